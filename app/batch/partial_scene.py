@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stream_recon.app.batch.manifest import remove_result
 from stream_recon.app.evaluation.evaluator import Evaluator
-from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, read_run
+from stream_recon.app.result.folder import ResultFolder, read_result, read_run, result_of
 from stream_recon.app.result.resume import PartialResult, read_partial_result
 from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, RunInfo, RunSummary
 from stream_recon.configs.errors import StreamReconError
@@ -63,7 +63,7 @@ def _read_result(work: Path, info: RunInfo, evaluator: Evaluator) -> PartialScen
     if result is None or (isinstance(result, PartialResult) and result.is_torn):
         return None  # a scene of a batch is cheap to begin anew
     for camera in result.cameras:
-        evaluator.add(causal_result(work, camera))
+        evaluator.add(result_of(work, camera.as_causal))
     if isinstance(result, PartialResult):
         result.check(info)
         return PartialScene(evaluator, unfinished=result)

@@ -49,13 +49,6 @@ class Similarity:
             raise ValueError("not a similarity: it does not keep angles")
         return cls(scale, T[:3, :3], T[:3, 3])
 
-    @classmethod
-    def of_quaternion(
-        cls, xyzw: NDArray[np.floating], translation: NDArray[np.floating], scale: float = 1.0
-    ) -> "Similarity":
-        """Rotation by a quaternion [4] of any length except zero, then a translation [3]."""
-        return cls(scale, rotation_matrix(xyzw), np.array(translation, np.float64))
-
     @property
     def matrix(self) -> FloatArray:
         """Matrix [4, 4] for homogeneous points."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.types import FrameResult
+from stream_recon.app.core.types import FrameResult, frames_at
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.export.job import ExportJob
@@ -170,25 +170,15 @@ def _is_unchanged(
         return False
 
 
-def _frames_of(open_again: Callable[[], Source], cameras: Sequence[FrameCamera]) -> Images:
-    by_index = {camera.index: camera for camera in cameras}
-    last = max(by_index)
-    with open_again() as source:
-        for frame in source:
-            if frame.index in by_index:
-                yield by_index[frame.index], frame.rgb, frame.mask
-            if frame.index >= last:
-                return
-
-
 def _from_source(
     open_again: Callable[[], Source], cameras: Sequence[FrameCamera], view: PinholeView, missing: list[FrameCamera]
 ) -> Images:
     unread = {camera.index: camera for camera in cameras}
-    for camera, rgb, mask in _frames_of(open_again, cameras):
-        if (rgb.shape[1], rgb.shape[0]) == view.source_size:
-            del unread[camera.index]
-            yield camera, view.image(rgb), None if mask is None else view.mask(mask)
+    with open_again() as source:
+        for frame in frames_at(source, frozenset(unread)):
+            if (frame.rgb.shape[1], frame.rgb.shape[0]) == view.source_size:
+                mask = None if frame.mask is None else view.mask(frame.mask)
+                yield unread.pop(frame.index), view.image(frame.rgb), mask
     missing.extend(unread.values())
 
 

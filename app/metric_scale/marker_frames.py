@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray, Similarity
+from stream_recon.app.core.types import frames_at
 from stream_recon.app.export.view import PinholeView, shared_view
 from stream_recon.app.metric_scale.config import MarkerConfig
 from stream_recon.app.metric_scale.marker import Detector, MarkerDetection, scale_by_markers
@@ -42,23 +43,18 @@ def _detections(
 ) -> Iterator[MarkerDetection]:
     step = -(-len(result.cameras) // config.max_frames)
     searched = {camera.index: camera for camera in result.cameras[::step]}
-    last, done = max(searched), 0
     tracks = read_tracks(result.folder)
     detector = Detector(config)
     view: PinholeView | None = None
     with open_again() as source:
-        for frame in source:
-            camera = searched.get(frame.index)
-            if camera is not None:
-                view = view or shared_view([camera], tracks)
-                for marker, corners in detector.find(np.asarray(cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2GRAY), np.uint8)):
-                    undistorted = _undistorted(corners, camera, view if tracks is not None else None)
-                    if np.isfinite(undistorted).all():
-                        yield MarkerDetection(marker, camera.T_world_camera, camera.intrinsics.fx, undistorted)
-                done += 1
-                on_progress(done, len(searched))
-            if frame.index >= last:
-                return
+        for done, frame in enumerate(frames_at(source, searched), start=1):
+            camera = searched[frame.index]
+            view = view or shared_view([camera], tracks)
+            for marker, corners in detector.find(np.asarray(cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2GRAY), np.uint8)):
+                undistorted = _undistorted(corners, camera, view if tracks is not None else None)
+                if np.isfinite(undistorted).all():
+                    yield MarkerDetection(marker, camera.T_world_camera, camera.intrinsics.fx, undistorted)
+            on_progress(done, len(searched))
 
 
 def _undistorted(pixels: FloatArray, camera: FrameCamera, view: PinholeView | None) -> FloatArray:

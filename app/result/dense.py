@@ -8,9 +8,8 @@ refinement that gave the poses. A file with the id of another refinement is igno
 Depth map and image are those of a pinhole camera with the frame's intrinsics: radial distortion is removed.
 """
 
-import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.output_file import temporary_name
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, reduced_size
 from stream_recon.app.result.cameras import FrameCamera
-from stream_recon.app.result.depth import FLOAT16_MAX, JPEG_QUALITY
-from stream_recon.app.result.files import replace_file
+from stream_recon.app.result.depth import DepthFile, encoded, finite, half, stored_transform, write_maps
 from stream_recon.app.result.tracks import DAMAGE, read_arrays
 from stream_recon.configs.errors import OutputError
 
@@ -60,14 +58,10 @@ class DenseMap:
     def result(self, camera: FrameCamera) -> FrameResult:
         """The frame's result at the size of the dense map; ``confidence`` is the certainty."""
         height, width = self.depth.shape
-        return FrameResult(
-            index=camera.index, timestamp=camera.timestamp, T_world_camera=camera.T_world_camera,
-            intrinsics=camera.intrinsics.pinhole, depth=self.depth * np.float32(camera.depth_scale),
-            confidence=self.certainty.astype(np.float32),
-            rgb=np.asarray(cv2.resize(self.image, (width, height), interpolation=cv2.INTER_AREA), np.uint8),
-            transform=self.transform, is_keyframe=camera.is_keyframe, flow=camera.flow, segment=camera.segment,
-            health=camera.health, certainty=self.certainty,
-        )  # fmt: skip
+        rgb = np.asarray(cv2.resize(self.image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
+        depth = self.depth * np.float32(camera.depth_scale)
+        file = DepthFile(depth, self.certainty.astype(np.float32), rgb, self.transform)
+        return replace(file.result(camera), certainty=self.certainty)
 
 
 def reduced(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
@@ -80,10 +74,7 @@ def reduced(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 def encoded_image(rgb: NDArray[np.uint8]) -> bytes:
     """An image [H, W, 3] as a JPEG file, reduced to at most `IMAGE_SIDE` on its longer side."""
-    small = reduced(rgb, IMAGE_SIDE)
-    ok, jpeg = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
-    assert ok, "an 8-bit image can always be encoded"
-    return bytes(jpeg)
+    return encoded(reduced(rgb, IMAGE_SIDE))
 
 
 def dense_path(folder: Path, index: int) -> Path:
@@ -92,20 +83,10 @@ def dense_path(folder: Path, index: int) -> Path:
 
 def write_dense_beside(folder: Path, dense: DenseMap, refinement: str) -> Path:
     """Write a keyframe's file under a temporary name, which is returned. ``refinement``: its id. Raises OutputError."""
-    transform = dense.transform
-    arrays: dict[str, NDArray[Any]] = {
-        "depth": np.clip(dense.depth, 0, FLOAT16_MAX).astype(np.float16),
-        "certainty": dense.certainty,
-        "rgb_jpeg": np.frombuffer(dense.rgb_jpeg, np.uint8),
-        "source_size": np.array(transform.source_size, np.int32),
-        "crop": np.array(transform.crop, np.float64),
-        "network_size": np.array(transform.network_size, np.int32),
-        "refinement": np.frombuffer(refinement.encode("ascii"), np.uint8),
-    }
-    content = io.BytesIO()
-    np.savez(content, allow_pickle=False, **arrays)
+    identity = np.frombuffer(refinement.encode("ascii"), np.uint8)
+    maps: dict[str, NDArray[Any]] = {"depth": half(dense.depth), "certainty": dense.certainty, "refinement": identity}
     path = temporary_name(dense_path(folder, dense.index))
-    replace_file(path, lambda file: file.write(content.getbuffer()))
+    write_maps(path, maps, dense.rgb_jpeg, dense.transform)
     return path
 
 
@@ -124,15 +105,10 @@ def read_dense(folder: Path, index: int, refinement: str) -> DenseMap:
 def _dense_map(index: int, arrays: Mapping[str, NDArray[Any]], refinement: str) -> DenseMap:
     if arrays["refinement"].tobytes() != refinement.encode("ascii"):
         raise ValueError("it is of another refinement")
-    left, top, width, height = (float(value) for value in arrays["crop"].tolist())
-    source_size, size = ((int(v[0]), int(v[1])) for v in (arrays["source_size"], arrays["network_size"]))
-    depth = np.nan_to_num(arrays["depth"].astype(np.float32), copy=False, nan=0.0, posinf=0.0, neginf=0.0)
-    certainty = np.asarray(arrays["certainty"], np.uint8)
-    if not depth.shape == certainty.shape == size[::-1] or depth.size == 0 or (depth < 0).any():
+    depth, certainty = finite(arrays["depth"]), np.asarray(arrays["certainty"], np.uint8)
+    transform = stored_transform(arrays)
+    if not depth.shape == certainty.shape == transform.network_size[::-1] or (depth < 0).any():
         raise ValueError("depth and certainty differ in size or are not valid")
-    if not np.isfinite([left, top, width, height]).all() or min(width, height, *source_size) < 1:
-        raise ValueError("its crop or sizes are not valid")
     if certainty.max() > max(Certainty):
         raise ValueError("a certainty is out of range")
-    transform = ImageTransform(source_size, (left, top, width, height), size)
     return DenseMap(index, depth, certainty, arrays["rgb_jpeg"].tobytes(), transform)

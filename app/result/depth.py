@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import look_up
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.files import replace_file
 from stream_recon.app.result.tracks import DAMAGE, read_arrays
 from stream_recon.configs.errors import OutputError
@@ -39,6 +40,15 @@ class DepthFile:
     rgb: NDArray[np.uint8]  # [h, w, 3]
     transform: ImageTransform
 
+    def result(self, camera: FrameCamera) -> FrameResult:
+        """The frame's result, whose maps and image are those of a pinhole camera."""
+        return FrameResult(
+            index=camera.index, timestamp=camera.timestamp, T_world_camera=camera.T_world_camera,
+            intrinsics=camera.intrinsics.pinhole, depth=self.depth, confidence=self.confidence, rgb=self.rgb,
+            transform=self.transform, is_keyframe=camera.is_keyframe, flow=camera.flow, segment=camera.segment,
+            health=camera.health,
+        )  # fmt: skip
+
 
 def depth_path(folder: Path, index: int) -> Path:
     return folder / DEPTH_FOLDER / f"{index:06d}.npz"
@@ -46,22 +56,27 @@ def depth_path(folder: Path, index: int) -> Path:
 
 def write_depth(folder: Path, result: FrameResult) -> None:
     """Write a frame's file into the result folder. Raises OutputError."""
-    bgr = cv2.cvtColor(result.rgb, cv2.COLOR_RGB2BGR)
-    ok, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    maps = {"depth": half(result.depth), "confidence": half(result.confidence)}
+    write_maps(depth_path(folder, result.index), maps, encoded(result.rgb), result.transform)
+
+
+def encoded(rgb: NDArray[np.uint8]) -> bytes:
+    """An image [h, w, 3] as a JPEG file."""
+    ok, jpeg = cv2.imencode(".jpg", cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
     assert ok, "an 8-bit image can always be encoded"
-    transform = result.transform
-    arrays: dict[str, NDArray[Any]] = {
-        "depth": _half(result.depth),
-        "confidence": _half(result.confidence),
-        "rgb_jpeg": np.asarray(jpeg, np.uint8).reshape(-1),
-        "source_size": np.array(transform.source_size, np.int32),
-        "crop": np.array(transform.crop, np.float64),
-        "network_size": np.array(transform.network_size, np.int32),
-    }
+    return bytes(jpeg)
+
+
+def write_maps(path: Path, maps: Mapping[str, NDArray[Any]], rgb_jpeg: bytes, transform: ImageTransform) -> None:
+    """Write named arrays with their image and its place in the source. Raises OutputError."""
     # In memory first: a zip written to a file takes many small writes.
     content = io.BytesIO()
-    np.savez(content, allow_pickle=False, **arrays)
-    replace_file(depth_path(folder, result.index), lambda file: file.write(content.getbuffer()))
+    np.savez(
+        content, allow_pickle=False, **maps, rgb_jpeg=np.frombuffer(rgb_jpeg, np.uint8),
+        source_size=np.array(transform.source_size, np.int32), crop=np.array(transform.crop, np.float64),
+        network_size=np.array(transform.network_size, np.int32),
+    )  # fmt: skip
+    replace_file(path, lambda file: file.write(content.getbuffer()))
 
 
 def read_depth(path: Path) -> DepthFile:
@@ -74,22 +89,25 @@ def read_depth(path: Path) -> DepthFile:
 
 def _depth_file(arrays: Mapping[str, NDArray[Any]]) -> DepthFile:
     bgr = cv2.imdecode(arrays["rgb_jpeg"].reshape(-1), cv2.IMREAD_COLOR)
-    left, top, width, height = (float(value) for value in arrays["crop"].tolist())
-    transform = ImageTransform(
-        source_size=_pair(arrays["source_size"]),
-        crop=(left, top, width, height),
-        network_size=_pair(arrays["network_size"]),
-    )
-    # Values that are not finite become 0, no depth.
-    depth, confidence = (
-        np.nan_to_num(arrays[name].astype(np.float32), copy=False, nan=0.0, posinf=0.0, neginf=0.0)
-        for name in ("depth", "confidence")
-    )
+    depth, confidence = finite(arrays["depth"]), finite(arrays["confidence"])
+    transform = stored_transform(arrays)
     if bgr is None or not depth.shape == confidence.shape == bgr.shape[:2] == transform.network_size[::-1]:
         raise ValueError("depth, confidence and image differ in size")
-    if not np.isfinite([left, top, width, height]).all() or min(width, height, *transform.source_size, *bgr.shape) < 1:
-        raise ValueError("its crop or sizes are not valid")
     return DepthFile(depth, confidence, cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), transform)
+
+
+def stored_transform(arrays: Mapping[str, NDArray[Any]]) -> ImageTransform:
+    """The place of a file's image in the source. Raises ValueError where it is not valid."""
+    left, top, width, height = (float(value) for value in arrays["crop"].tolist())
+    source_size, size = ((int(v[0]), int(v[1])) for v in (arrays["source_size"], arrays["network_size"]))
+    if not np.isfinite([left, top, width, height]).all() or min(width, height, *source_size, *size) < 1:
+        raise ValueError("its crop or sizes are not valid")
+    return ImageTransform(source_size, (left, top, width, height), size)
+
+
+def finite(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Values that are not finite become 0, no depth."""
+    return np.nan_to_num(values.astype(np.float32), copy=False, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def undistorted(file: DepthFile, camera: Intrinsics) -> DepthFile:
@@ -123,10 +141,6 @@ def _pixels_in_distorted(
     return np.ascontiguousarray(coordinates[..., 0]), np.ascontiguousarray(coordinates[..., 1])
 
 
-def _half(values: NDArray[np.float32]) -> NDArray[np.float16]:
+def half(values: NDArray[np.float32]) -> NDArray[np.float16]:
     """Values as float16, clipped to its range."""
     return np.clip(values, np.float32(0), np.float32(FLOAT16_MAX)).astype(np.float16)
-
-
-def _pair(values: NDArray[np.int32]) -> tuple[int, int]:
-    return int(values[0]), int(values[1])

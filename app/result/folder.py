@@ -175,18 +175,7 @@ def result_of(folder: Path, camera: FrameCamera) -> FrameResult:
     stored = read_depth(depth_path(folder, camera.index))
     # The field is of the distorted map.
     corrected = correct_depth(stored.depth, camera.depth_scale, camera.depth_field)
-    stored = undistorted(replace(stored, depth=corrected), camera.intrinsics)
-    return FrameResult(
-        index=camera.index, timestamp=camera.timestamp, T_world_camera=camera.T_world_camera,
-        intrinsics=camera.intrinsics.pinhole, depth=stored.depth, confidence=stored.confidence, rgb=stored.rgb,
-        transform=stored.transform, is_keyframe=camera.is_keyframe, flow=camera.flow, segment=camera.segment,
-        health=camera.health,
-    )  # fmt: skip
-
-
-def causal_result(folder: Path, camera: FrameCamera) -> FrameResult:
-    """A frame's result before any revision. Raises OutputError."""
-    return result_of(folder, camera.as_causal)
+    return undistorted(replace(stored, depth=corrected), camera.intrinsics).result(camera)
 
 
 def revision_of(result: ResultFolder) -> int:

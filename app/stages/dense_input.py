@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.core.types import Frame, FrameResult, Intrinsics, reduced_size
+from stream_recon.app.core.types import Frame, FrameResult, Intrinsics, frames_at, reduced_size
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.dense import IMAGE_SIDE, reduced
 from stream_recon.app.result.folder import ResultFolder, result_of
@@ -146,12 +146,8 @@ class DenseInput:
 def frames_of(source: Source, cameras: Sequence[FrameCamera]) -> Iterator[tuple[Frame, FrameCamera]]:
     """The source's frames of these cameras, in order."""
     by_index = {camera.index: camera for camera in cameras}
-    last = max(by_index, default=-1)
-    for frame in source:
-        camera = by_index.get(frame.index)
-        if camera is not None:
-            if camera.source_size != (frame.rgb.shape[1], frame.rgb.shape[0]):
-                raise InputError(f"{source.name}: frame {frame.index} has another size than in the result")
-            yield frame, camera
-        if frame.index >= last:
-            return
+    for frame in frames_at(source, by_index):
+        camera = by_index[frame.index]
+        if camera.source_size != (frame.rgb.shape[1], frame.rgb.shape[0]):
+            raise InputError(f"{source.name}: frame {frame.index} has another size than in the result")
+        yield frame, camera

@@ -14,7 +14,7 @@ from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.evaluation.dense_depth import DenseDepthErrors, dense_depth_errors
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.scores import Evaluation, baseline_metrics
-from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, result_of
+from stream_recon.app.result.folder import ResultFolder, read_result, result_of
 from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.run.listeners import BackEnd, DelegatingBackEnd, Progress, RunObserver
 from stream_recon.app.run.options import RunOptions
@@ -134,6 +134,6 @@ def evaluate_result(result: ResultFolder, truth: GroundTruth | None) -> Evaluato
     result.check_frames("evaluate")
     evaluator = Evaluator(truth)
     for camera in result.cameras:
-        evaluator.add(causal_result(result.folder, camera))
+        evaluator.add(result_of(result.folder, camera.as_causal))
     evaluator.revise(result.revision_since_causal)
     return evaluator

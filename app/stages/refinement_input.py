@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.rig import view_of
-from stream_recon.app.core.types import FrameResult
+from stream_recon.app.core.types import FrameResult, frames_at
 from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.metric_scale.known_poses import FittingPoses
 from stream_recon.app.result.cameras import FrameCamera
@@ -53,14 +53,10 @@ class ResultImages:
                 yield position, _on_canvas(stored, self.scale), partial(DepthReader.from_result, stored, self.scale)
             return
         by_index = {self._cameras[position].index: position for position in positions}
-        last = max(by_index, default=-1)
         with self._open() as source:
-            for frame in source:
-                if frame.index in by_index:
-                    position = by_index[frame.index]
-                    yield position, self.scale.grey(frame.rgb), partial(self._depth, position)
-                if frame.index >= last:
-                    return
+            for frame in frames_at(source, by_index):
+                position = by_index[frame.index]
+                yield position, self.scale.grey(frame.rgb), partial(self._depth, position)
 
     def _depth(self, position: int) -> DepthReader:
         return DepthReader.from_result(result_of(self._folder, self._cameras[position]), self.scale)

@@ -64,9 +64,8 @@ def turned(result: FrameResult, change: Similarity, intrinsics: Intrinsics | Non
 
 def similarity(size: float) -> Similarity:
     """The larger ``size`` is, the further from the identity."""
-    return Similarity.of_quaternion(
-        np.array([0.02 * size, 0.1 * size, -0.05 * size, 1.0]), size * np.array([0.5, -0.2, 0.9]), 1 + 0.1 * size
-    )
+    rotation = rotation_matrix(np.array([0.02 * size, 0.1 * size, -0.05 * size, 1.0]))
+    return Similarity(1 + 0.1 * size, rotation, size * np.array([0.5, -0.2, 0.9]))
 
 
 def bulging(frame: FrameRevision, size: float) -> FrameRevision:

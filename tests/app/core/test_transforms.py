@@ -127,7 +127,7 @@ def test_matrices_multiply_and_invert_as_their_elements_do() -> None:
     for a in ELEMENTS:
         np.testing.assert_allclose(a.matrix @ a.inverse().matrix, np.eye(4), atol=1e-9)
         assert_same(Similarity.of_matrix(a.matrix), a)
-        assert_same(Similarity.of_quaternion(quaternion_xyzw(a.rotation), a.translation, a.scale), a)
+        assert_same(Similarity(a.scale, rotation_matrix(quaternion_xyzw(a.rotation)), a.translation), a)
 
 
 def test_a_pose_is_inverted_and_composed_as_the_rigid_motion_it_is() -> None:

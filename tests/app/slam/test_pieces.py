@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.core.transforms import Similarity, invert_pose
+from stream_recon.app.core.transforms import Similarity, invert_pose, rotation_matrix
 from stream_recon.app.slam.ba import problem, robust_ba
 from stream_recon.app.slam.frame_data import reproject
 from stream_recon.app.slam.matching import covisibility, features, matching, relative_poses
@@ -204,7 +204,7 @@ def test_faint_texture_is_detected_and_matched() -> None:
 
 def test_interpolation_moves_every_frame_by_a_similarity() -> None:
     network = drifting(walk(20), 0.0, 0.0)
-    change = Similarity.of_quaternion(np.array([0.1, 0.2, 0.3, 0.9]), np.array([1.0, 2.0, 3.0]), 1.7)
+    change = Similarity(1.7, rotation_matrix(np.array([0.1, 0.2, 0.3, 0.9])), np.array([1.0, 2.0, 3.0]))
     positions = np.array([0, 7, 12, 19])
     one = np.zeros(20, np.intp)
     interpolator = all_frames.PoseInterpolator(
@@ -220,7 +220,7 @@ def test_a_motion_that_keyframes_contradict_fits_worse() -> None:
     truth, positions, one = walk(20), np.array([0, 7, 12, 19]), np.zeros(20, np.intp)
     right = all_frames.PoseInterpolator(positions, truth, truth[positions], np.ones(4), one)
     astray = truth.copy()
-    astray[9:] = Similarity.of_quaternion(np.array([0.0, 0.3, 0.0, 1.0]), np.zeros(3), 1.0).move_pose(astray[9:])
+    astray[9:] = Similarity(1.0, rotation_matrix(np.array([0.0, 0.3, 0.0, 1.0])), np.zeros(3)).move_pose(astray[9:])
     wrong = all_frames.PoseInterpolator(positions, astray, truth[positions], np.ones(4), one)
     assert max(right.misfit(k) for k in range(20)) < 1e-6
     assert all((wrong.misfit(k) > 0.1) == (7 < k <= 12) for k in range(20))
@@ -243,7 +243,7 @@ def test_the_focal_prior_of_the_second_pass_depends_on_the_errors() -> None:
 
 def test_no_frame_follows_a_keyframe_of_another_segment() -> None:
     network = drifting(walk(20), 0.0, 0.0)
-    change = Similarity.of_quaternion(np.array([0.1, 0.2, 0.3, 0.9]), np.array([1.0, 2.0, 3.0]), 1.7)
+    change = Similarity(1.7, rotation_matrix(np.array([0.1, 0.2, 0.3, 0.9])), np.array([1.0, 2.0, 3.0]))
     segment = np.repeat([0, 1, 2], [8, 7, 5])
     positions = np.array([0, 5, 17, 19])
     after = np.concatenate([change.move_pose(network)[positions[:2]], network[positions[2:]]])

@@ -20,7 +20,7 @@ def shifted(ordinal: int, *shift: float) -> FrameRevision:
 def slightly(random: np.random.Generator, ordinal: int, size: float) -> FrameRevision:
     """A frame turned, shifted and scaled by chance."""
     x, y, z = size * random.standard_normal(3)
-    change = Similarity.of_quaternion(np.array([x, y, z, 1.0]), size * random.standard_normal(3), 1 + size * x)
+    change = Similarity(1 + size * x, rotation_matrix(np.array([x, y, z, 1.0])), size * random.standard_normal(3))
     return similar(ordinal, walk_pose(ordinal / 10), change)
 
 

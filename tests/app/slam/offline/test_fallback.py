@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import Similarity
+from stream_recon.app.core.transforms import Similarity, rotation_matrix
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.offline.all_frames import PoseInterpolator, interpolate_poses
@@ -21,7 +21,7 @@ from tests.app.slam.room import FOCAL, Video, drifting, walk
 COUNT = 10
 NO_MAP = replace(REFINE, judge=replace(REFINE.judge, better=1e6))
 """No map is ever better than the network by so much."""
-ELSEWHERE = Similarity.of_quaternion(np.array([0.1, 0.5, 0.2, 0.8]), np.array([2.0, 1.0, -1.0]), 3.0)
+ELSEWHERE = Similarity(3.0, rotation_matrix(np.array([0.1, 0.5, 0.2, 0.8])), np.array([2.0, 1.0, -1.0]))
 
 
 def error(T: NDArray[np.float64], truth: NDArray[np.float64]) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import Similarity
+from stream_recon.app.core.transforms import Similarity, rotation_matrix
 from stream_recon.app.evaluation.metrics import PoseErrors, pose_errors
 from stream_recon.app.slam.matching.features import detect
 from stream_recon.app.slam.offline.config import REFINE
@@ -230,7 +230,7 @@ def test_features_that_are_known_are_not_looked_for(drifted: Walk, monkeypatch: 
 @pytest.mark.slow
 def test_it_starts_from_online_poses_with_smaller_errors(drifted: Walk) -> None:
     truth, video, network = drifted.truth, drifted.video, drifted.refined
-    elsewhere = Similarity.of_quaternion(np.array([0.1, 0.5, 0.2, 0.8]), np.array([2.0, 1.0, -1.0]), 3.0)
+    elsewhere = Similarity(3.0, rotation_matrix(np.array([0.1, 0.5, 0.2, 0.8])), np.array([2.0, 1.0, -1.0]))
     near = elsewhere.move_pose(drifting(truth, turn_deg=0.1, move=0.01))
     found = refine(
         video.views(), video, video.scale, RefineOptions(initial_poses=InitialPoses(near, np.full(16, 3.0), FOCAL))
