@@ -56,15 +56,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--frames-per-step", type=int, default=384, help="frames a step and GPU (384)")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="peak learning rate (1e-3)")
     parser.add_argument("--warm-up-steps", type=int, help="steps to the peak (200; 50 where a run continues)")
-    parser.add_argument("--average-decay", type=float, default=0.999, help="of the average, a step (0.999)")
     shares = SceneShares()
     parser.add_argument("--plain", type=float, default=shares.plain, help=f"share of plain images ({shares.plain})")
     parser.add_argument("--turning", type=float, default=shares.turning, help=f"of sharp turns ({shares.turning})")
     parser.add_argument("--narrow", type=float, default=shares.narrow, help=f"of narrow lenses ({shares.narrow})")
     parser.add_argument("--wide", type=float, default=shares.wide, help=f"of wide lenses ({shares.wide})")
-    parser.add_argument(
-        "--usual-lenses", type=float, default=shares.usual_lenses, help=f"of usual ones ({shares.usual_lenses})"
-    )
     parser.add_argument("--people", type=float, default=0.1, help="of people who walk through (0.1)")
     parser.add_argument(
         "--odd-looks", type=float, default=shares.odd_looks, help=f"of random filters ({shares.odd_looks})"
@@ -117,11 +113,9 @@ def train(arguments: argparse.Namespace) -> None:
             turning=arguments.turning,
             narrow=arguments.narrow,
             wide=arguments.wide,
-            usual_lenses=arguments.usual_lenses,
             people=arguments.people,
             odd_looks=arguments.odd_looks,
         ),
-        average_decay=arguments.average_decay,
         rate=RateConfig(arguments.learning_rate, warm_up),
     )
     trainer = Trainer(model, preset, config, workers, arguments.out)

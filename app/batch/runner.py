@@ -15,7 +15,7 @@ from stream_recon.app.batch.chunks import chunk_jobs
 from stream_recon.app.batch.page import write_page
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.scene import run_guarded
-from stream_recon.app.batch.stitch import BatchStitcher, SceneStitcher
+from stream_recon.app.batch.stitch import SceneStitcher
 from stream_recon.app.batch.summary import Row, Totals, check_summary_files, summary_record, write_summary
 from stream_recon.app.batch.workers import Pool
 from stream_recon.app.core.cancel import Cancel, cancel_on_signals
@@ -68,7 +68,7 @@ def run_batch(batch: Batch, loader: batch_jobs.ModelLoader, pool: Pool, listener
             raise
         finally:
             timer.enter("tidy")
-            run.stitcher.close()
+            run.close()
             with suppress(OutputError):
                 batch.store.clear_workspaces(run.unfinished_jobs())
         return run.write(interrupted=cancel.requested)
@@ -90,7 +90,10 @@ class _BatchRun:
         self._written = 0.0
         self._jobs = {job.name: job for job in batch.jobs(model)}
         self._rows = {name: self._first_row(job) for name, job in self._jobs.items()}
-        self.stitcher = BatchStitcher()
+        self._stitchers: dict[str, SceneStitcher] = {}
+        """Of split scenes, in order."""
+        # One thread for all scenes: stitching one keeps several cores busy.
+        self._stitching = ThreadPoolExecutor(1, "stitching")
         self._failed_chunks: dict[str, str] = {}
         self._frames: dict[str, int] = {}
 
@@ -124,9 +127,9 @@ class _BatchRun:
         if jobs:
             self._timer.enter("work")
             self._run_jobs(jobs, pool, cancel)
-        if self.stitcher.names:
+        if self._stitchers:
             self._timer.enter("join")
-        for name in self.stitcher.names:
+        for name in list(self._stitchers):
             if cancel.requested:
                 return
             self._stitch(name, pool, cancel)
@@ -152,12 +155,28 @@ class _BatchRun:
         self._begin_stitching(job.name, chunks)
         done = [chunk.name for chunk in chunks if self._store.check(chunk.name, chunk.key).result is not None]
         for name in done:
-            self.stitcher.add_chunk(name, earlier=True)
+            self._add_chunk(name)
         return [chunk for chunk in chunks if chunk.name not in done]
 
     def _begin_stitching(self, name: str, chunks: Sequence[batch_jobs.Job]) -> None:
-        stitcher = SceneStitcher(self._jobs[name], chunks, self._store, self._model)
-        self.stitcher.add_scene(stitcher, name, chunks)
+        if name in self._stitchers:
+            self._stitchers[name].close()
+        self._stitchers[name] = SceneStitcher(self._jobs[name], chunks, self._store, self._model)
+
+    def _stitcher_of(self, chunk: str) -> tuple[str, SceneStitcher]:
+        """Name of the scene to which the chunk of that name belongs, and its stitcher."""
+        return next(each for each in self._stitchers.items() if chunk in [job.name for job in each[1].chunks])
+
+    def _add_chunk(self, chunk: str) -> None:
+        """Stitch a finished chunk, in parallel to the workers."""
+        _, stitcher = self._stitcher_of(chunk)
+        stitcher.added.append(self._stitching.submit(stitcher.add_chunk, chunk))
+
+    def close(self) -> None:
+        """Discard scenes that are not finished."""
+        self._stitching.shutdown(cancel_futures=True)
+        for stitcher in self._stitchers.values():
+            stitcher.close()
 
     def _on_event(self, event: batch_jobs.Event) -> None:
         if isinstance(event, batch_jobs.JobProgress):
@@ -177,12 +196,13 @@ class _BatchRun:
     def _finish_chunk(self, outcome: batch_jobs.Outcome) -> None:
         if outcome.status == "done":
             self._chunk_phases[outcome.name] = (outcome.result or {}).get("phases", {})
-            self.stitcher.add_chunk(outcome.name)
+            self._stitcher_of(outcome.name)[1].last_end = time.monotonic()
+            self._add_chunk(outcome.name)
         elif outcome.status == "disk full":
             self._disk_full = outcome.reason
         elif outcome.status == "failed":
             number = int(outcome.name.rsplit("/", 1)[1]) + 1
-            self._failed_chunks.setdefault(self.stitcher.scene_of(outcome.name), f"chunk {number}: {outcome.reason}")
+            self._failed_chunks.setdefault(self._stitcher_of(outcome.name)[0], f"chunk {number}: {outcome.reason}")
 
     def _stitch(self, name: str, pool: Pool, cancel: Cancel) -> None:
         """Finish a split scene. Repeats its chunks without seeking if they number frames differently."""
@@ -190,7 +210,7 @@ class _BatchRun:
         if outcome.frames_mismatch:
             logger.warning("%s: %s; decoding it from the start", name, outcome.reason)
             self._store.remove_results(batch_jobs.chunks_folder(name))
-            chunks = [replace(chunk, read_through=True) for chunk in self.stitcher.chunks(name)]
+            chunks = [replace(chunk, read_through=True) for chunk in self._stitchers[name].chunks]
             self._begin_stitching(name, chunks)
             self._run_jobs(chunks, pool, cancel)
             if cancel.requested:
@@ -203,11 +223,11 @@ class _BatchRun:
         failed = self._failed_chunks.get(name)
         if failed is not None:
             return batch_jobs.Outcome(name, "failed", reason=failed)
-        outcome = run_guarded(name, lambda: self.stitcher.finish(name))
+        outcome = run_guarded(name, lambda: self._stitchers[name].finish())
         if outcome.result is None:
             return outcome
         # Chunks of an earlier batch are left out: their time was another batch's.
-        known = [self._chunk_phases.get(chunk.name) for chunk in self.stitcher.chunks(name)]
+        known = [self._chunk_phases.get(chunk.name) for chunk in self._stitchers[name].chunks]
         return replace(outcome, result={**outcome.result, "chunk_phases": [seconds for seconds in known if seconds]})
 
     def _finish_scene(self, outcome: batch_jobs.Outcome) -> None:

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from stream_recon.app.batch.chunks import AlignedChunks
@@ -34,7 +33,12 @@ class SceneStitcher:
 
     def __init__(self, job: Job, chunks: Sequence[Job], store: Store, model: ModelIdentity) -> None:
         self._job, self._store, self._model = job, store, model
-        self._count = len(chunks)
+        self.chunks = list(chunks)
+        """All of them, in order."""
+        self.added: list[Future[None]] = []
+        """Calls of `add_chunk` in another thread, whose errors `finish` raises."""
+        self.last_end: float | None = None
+        """End of the last chunk by `time.monotonic`; None: it was finished by an earlier batch."""
         self._waiting = deque(chunks)
         self._finished: set[str] = set()
         self._phases: Seconds = {}
@@ -53,16 +57,18 @@ class SceneStitcher:
         while self._waiting and self._waiting[0].name in self._finished:
             self._append(self._waiting.popleft())
 
-    def finish(self, last_end: float | None = None) -> dict[str, Any]:
+    def finish(self) -> dict[str, Any]:
         """Evaluate the scene, publish it, and remove the chunks, all of which were added.
 
         Returns the record for the manifest. ``overlaps`` are the alignment errors. ``chunk_seconds`` and
         ``stitch_seconds`` are the times of each chunk and of the stitching; ``stitch_seconds_after`` is the part of it
-        after ``last_end``, the end of the last chunk by `time.monotonic` (None: it was finished by an earlier batch).
+        after `last_end`.
 
         Raises:
             StreamReconError: no frame was readable, damaged results, no room.
         """
+        for added in self.added:
+            added.result()
         assert not self._waiting, "a chunk is missing"
         if not self._aligned.chunks:
             raise InputError(f"not one frame of {self._job.scene.path} is readable")
@@ -78,7 +84,7 @@ class SceneStitcher:
         summary = self._summary(stitch_seconds)
         times = {"phases": self._rounded_phases(), "chunk_phases": [run.get("phases", {}) for run in runs]}
         replace_json(self._work / RUN_NAME, {**run_record(info, summary), **times})
-        after = None if last_end is None else round(time.monotonic() - last_end, 3)
+        after = None if self.last_end is None else round(time.monotonic() - self.last_end, 3)
         # Refinement goes across overlaps, too: it removes the drift between chunks.
         timer = StageTimer("stages")
         with FolderLock(self._work) as lock:
@@ -152,7 +158,7 @@ class SceneStitcher:
     def _run_info(self, first: dict[str, Any], overlaps: list[dict[str, Any]]) -> RunInfo:
         """What ``run.json`` records of source and model; ``first`` is that of the first chunk."""
         model, recorded = self._model, {"source": str(self._job.scene.path), **self._job.key["options"]}
-        options = {**recorded, "chunks": self._count, "overlaps": overlaps}
+        options = {**recorded, "chunks": len(self.chunks), "overlaps": overlaps}
         device, precision = first["device"], first["precision"]
         return RunInfo(first["source"], model.preset, model.weights_sha256, device, options, precision, model.cache)
 
@@ -161,8 +167,8 @@ class SceneStitcher:
         cameras, runs = self._files.cameras, [chunk.run for chunk in self._aligned.chunks]
         device_peaks = [run["peak_memory_mb"]["device"] for run in runs if run["peak_memory_mb"]["device"] is not None]
         warnings = dict.fromkeys(warning for run in runs for warning in run["warnings"])
-        if len(runs) < self._count:
-            warnings[f"it ends in chunk {len(runs)} of {self._count}: the others had no readable frame"] = None
+        if len(runs) < len(self.chunks):
+            warnings[f"it ends in chunk {len(runs)} of {len(self.chunks)}: the others had no readable frame"] = None
         return RunSummary(
             interrupted=False,
             frames_read=len(cameras),
@@ -178,59 +184,3 @@ class SceneStitcher:
             health=stitched_health(self._aligned),
             segments=stitched_segments(self._aligned),
         )
-
-
-@dataclass
-class _SplitScene:
-    chunks: list[Job]
-    stitcher: SceneStitcher
-    added: list[Future[None]] = field(default_factory=list)
-    last_end: float | None = None
-
-
-class BatchStitcher:
-    """Stitches the split scenes of a batch in a thread, in parallel to the workers. Close it."""
-
-    def __init__(self) -> None:
-        self._scenes: dict[str, _SplitScene] = {}
-        # One thread for all scenes: stitching one keeps several cores busy.
-        self._thread = ThreadPoolExecutor(1, "stitching")
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the scenes added, in order."""
-        return list(self._scenes)
-
-    def add_scene(self, stitcher: SceneStitcher, name: str, chunks: Sequence[Job]) -> None:
-        """Add a scene, or start it again."""
-        if name in self._scenes:
-            self._scenes[name].stitcher.close()
-        self._scenes[name] = _SplitScene(list(chunks), stitcher)
-
-    def chunks(self, name: str) -> list[Job]:
-        """Chunks of a scene, in order."""
-        return self._scenes[name].chunks
-
-    def scene_of(self, chunk: str) -> str:
-        """Name of the scene to which the chunk of that name belongs."""
-        return next(name for name, scene in self._scenes.items() if chunk in [job.name for job in scene.chunks])
-
-    def add_chunk(self, chunk: str, *, earlier: bool = False) -> None:
-        """Add a finished chunk; ``earlier``: by an earlier batch. Its errors are raised by `finish`."""
-        scene = self._scenes[self.scene_of(chunk)]
-        if not earlier:
-            scene.last_end = time.monotonic()
-        scene.added.append(self._thread.submit(scene.stitcher.add_chunk, chunk))
-
-    def finish(self, name: str) -> dict[str, Any]:
-        """See `SceneStitcher.finish`."""
-        scene = self._scenes[name]
-        for added in scene.added:
-            added.result()
-        return scene.stitcher.finish(scene.last_end)
-
-    def close(self) -> None:
-        """Discard scenes that are not finished."""
-        self._thread.shutdown(cancel_futures=True)
-        for scene in self._scenes.values():
-            scene.stitcher.close()

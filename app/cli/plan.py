@@ -10,7 +10,7 @@ import typer
 from stream_recon.app.cli.console import DONE, PlainConsole, reported
 from stream_recon.app.cli.options import option
 from stream_recon.configs.errors import InputError, OutputError, ResourceError
-from stream_recon.configs.schema import load_preset, preset_names, preset_to_toml, table_to_toml
+from stream_recon.configs.schema import load_preset, parse_size, preset_names, preset_to_toml, table_to_toml
 
 if TYPE_CHECKING:
     import torch
@@ -41,13 +41,13 @@ def plan_command(
     import torch
 
     from stream_recon.app.planning.budget import H200, measure_rates
-    from stream_recon.app.planning.search import parse_memory, search_configurations
+    from stream_recon.app.planning.search import search_configurations
     from stream_recon.app.result.files import replace_file
     from stream_recon.cache.cache_dtypes import CACHE_CHOICES, cache_policy
 
     _check_target(write, overwrite)
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
-    budget = parse_memory(memory) if memory else _free_memory(device)
+    budget = parse_size(memory, "--memory") if memory else _free_memory(device)
     presets = [(name, load_preset(name)) for name in ([preset] if preset else preset_names())]
     name, size = _name_and_size(source)
     rates = measure_rates(device) if device else H200

@@ -3,7 +3,6 @@
 from pathlib import Path
 from types import ModuleType
 
-import cv2
 import numpy as np
 
 from stream_recon.app.core.output_file import write_new
@@ -11,11 +10,11 @@ from stream_recon.app.export.glb import PATH_COLOUR
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import ordered_points
 from stream_recon.app.result.cameras import of_bodies
-from stream_recon.app.result.depth import depth_path, read_depth
+from stream_recon.app.result.depth import depth_path, jpeg_of, read_depth
 from stream_recon.app.result.run_record import PROGRAM
 from stream_recon.configs.errors import OutputError, missing_library
 
-JPEG = (cv2.IMWRITE_JPEG_QUALITY, 85)
+IMAGE_QUALITY = 85
 """Encoder options of the images, which are the network's: 85 is visually lossless at this size."""
 POINT_RADIUS = 0.6
 """Radius of a point in point spacings, so that neighbours overlap."""
@@ -47,8 +46,8 @@ def write_recording(job: ExportJob, path: Path) -> ExportReport:
             pass
         else:
             shown = job.view.from_network(stored.rgb, stored.transform)
-            _, data = cv2.imencode(".jpg", cv2.cvtColor(shown, cv2.COLOR_RGB2BGR), JPEG)
-            recording.log("world/camera/image", rr.EncodedImage(contents=data.tobytes(), media_type="image/jpeg"))
+            data = jpeg_of(shown, IMAGE_QUALITY)
+            recording.log("world/camera/image", rr.EncodedImage(contents=data, media_type="image/jpeg"))
             images += 1
         new = slice(starts[number], starts[number + 1])
         points = rr.Points3D(cloud.xyz[new], colors=cloud.rgb[new], radii=POINT_RADIUS * cloud.spacing)

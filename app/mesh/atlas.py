@@ -79,10 +79,3 @@ def copy_patches(
             image, matrix, (w, h), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderMode=cv2.BORDER_REPLICATE
         )
         atlas[int(packing.image[patch])][y : y + h, x : x + w] = crop
-
-
-def jpeg_of(image: NDArray[np.uint8], quality: int) -> bytes:
-    """An image [H, W, 3] as a JPEG file."""
-    ok, jpeg = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality])
-    assert ok, "an 8-bit image can always be encoded"
-    return bytes(jpeg)

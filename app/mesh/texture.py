@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.mesh.atlas import Packing, copy_patches, jpeg_of, pack_patches
+from stream_recon.app.mesh.atlas import Packing, copy_patches, pack_patches
 from stream_recon.app.mesh.blending import add_view, blend, image_texels, levelled_image, view_gains
 from stream_recon.app.mesh.config import AtlasConfig, TextureConfig
 from stream_recon.app.mesh.fusion import Report, source_view
@@ -15,6 +15,7 @@ from stream_recon.app.mesh.rasterizer import project_vertices
 from stream_recon.app.mesh.surface import Mesh, subset
 from stream_recon.app.mesh.view_scores import choose_views, normals_and_areas, score_views
 from stream_recon.app.result.cameras import FrameCamera
+from stream_recon.app.result.depth import jpeg_of
 from stream_recon.app.result.folder import ResultFolder
 
 FloatArray = NDArray[np.float32]

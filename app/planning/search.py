@@ -10,7 +10,7 @@ from stream_recon.app.planning.step_trace import network_size
 from stream_recon.app.sources.preprocess import plan_image
 from stream_recon.cache.cache_dtypes import CACHE_CHOICES
 from stream_recon.configs.errors import ResourceError
-from stream_recon.configs.schema import CacheChoice, Preset, parse_size
+from stream_recon.configs.schema import CacheChoice, Preset
 
 SIDES = (1.0, 7 / 8, 3 / 4, 5 / 8)
 """Candidate image sides, as shares of the preset's."""
@@ -52,11 +52,6 @@ class PlannedRun:
     memory: RunMemory
     seconds: float
     """Expected time of a one-frame step: see `step_seconds`."""
-
-
-def parse_memory(text: str) -> int:
-    """Bytes of ``--memory``; see `parse_size`. Raises ConfigError."""
-    return parse_size(text, "--memory")
 
 
 def search_configurations(

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-import cv2
 import numpy as np
 
 from stream_recon.app.core.depth_points import frame_points, sure_pixels
@@ -14,9 +13,10 @@ from stream_recon.app.publishing.frame_tree import NETWORK, UNKNOWN_VARIANCE, Fr
 from stream_recon.app.publishing.pose_history import PoseHistory
 from stream_recon.app.publishing.sink import Sink
 from stream_recon.app.publishing.tracking_state import TrackingState
+from stream_recon.app.result.depth import jpeg_of
 from stream_recon.configs.schema import PointsConfig
 
-JPEG = (cv2.IMWRITE_JPEG_QUALITY, 85)
+IMAGE_QUALITY = 85
 """Encoder options of images: 85 is visually lossless at this size."""
 PATH_SECONDS, PATH_POSES_PER_S = 1.0, 400
 """Least time between two paths, which repeat all poses, and most poses a second."""
@@ -150,8 +150,7 @@ class MessageSource:
         if self.wanted(msg.Topic.CAMERA_INFO):
             self._send(msg.Topic.CAMERA_INFO, msg.CameraInfo(stamp, width, height, result.network_intrinsics))
         if self.wanted(msg.Topic.IMAGE):
-            _, data = cv2.imencode(".jpg", cv2.cvtColor(result.rgb, cv2.COLOR_RGB2BGR), JPEG)
-            self._send(msg.Topic.IMAGE, msg.CompressedImage(stamp, data.tobytes()))
+            self._send(msg.Topic.IMAGE, msg.CompressedImage(stamp, jpeg_of(result.rgb, IMAGE_QUALITY)))
         if self.wanted(msg.Topic.DEPTH):
             depth = np.where(sure, result.depth, np.float32(np.nan)).astype(np.float32, copy=False)
             self._send(msg.Topic.DEPTH, msg.Depth(stamp, depth))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.output_file import temporary_name
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, reduced_size
 from stream_recon.app.result.cameras import FrameCamera
-from stream_recon.app.result.depth import DepthFile, encoded, finite, half, stored_transform, write_maps
+from stream_recon.app.result.depth import DepthFile, finite, half, jpeg_of, stored_transform, write_maps
 from stream_recon.app.result.tracks import DAMAGE, read_arrays
 from stream_recon.configs.errors import OutputError
 
@@ -74,7 +74,7 @@ def reduced(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 def encoded_image(rgb: NDArray[np.uint8]) -> bytes:
     """An image [H, W, 3] as a JPEG file, reduced to at most `IMAGE_SIDE` on its longer side."""
-    return encoded(reduced(rgb, IMAGE_SIDE))
+    return jpeg_of(reduced(rgb, IMAGE_SIDE))
 
 
 def dense_path(folder: Path, index: int) -> Path:

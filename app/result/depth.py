@@ -57,12 +57,12 @@ def depth_path(folder: Path, index: int) -> Path:
 def write_depth(folder: Path, result: FrameResult) -> None:
     """Write a frame's file into the result folder. Raises OutputError."""
     maps = {"depth": half(result.depth), "confidence": half(result.confidence)}
-    write_maps(depth_path(folder, result.index), maps, encoded(result.rgb), result.transform)
+    write_maps(depth_path(folder, result.index), maps, jpeg_of(result.rgb), result.transform)
 
 
-def encoded(rgb: NDArray[np.uint8]) -> bytes:
+def jpeg_of(rgb: NDArray[np.uint8], quality: int = JPEG_QUALITY) -> bytes:
     """An image [h, w, 3] as a JPEG file."""
-    ok, jpeg = cv2.imencode(".jpg", cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    ok, jpeg = cv2.imencode(".jpg", cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality])
     assert ok, "an 8-bit image can always be encoded"
     return bytes(jpeg)
 

@@ -26,7 +26,7 @@ from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, 
 from stream_recon.app.core.views import RunView
 from stream_recon.app.core.worker import ProcessWorker, StopTest, serve, start_process
 from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo, arrays_for
-from stream_recon.app.slam.dense.views import MIN_SIDE, StereoView
+from stream_recon.app.slam.dense.views import MIN_SIDE, StereoView, at_pixels
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import CONFIDENCE_LEVELS
 
@@ -77,16 +77,8 @@ class _LiveKeyframe:
         grey = cv2.resize(cv2.cvtColor(self.image, cv2.COLOR_RGB2GRAY), size, interpolation=cv2.INTER_AREA)
         sx, sy = size[0] / transform.source_size[0], size[1] / transform.source_size[1]
         camera = Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy)
-        # The map's pixel at each pixel of the image; outside of the network's crop there is none.
-        height, width = result.depth.shape
-        left, top, crop_width, crop_height = transform.crop
-        column = np.floor(((np.arange(size[0]) + 0.5) / sx - left) / crop_width * width).astype(np.intp)
-        row = np.floor(((np.arange(size[1]) + 0.5) / sy - top) / crop_height * height).astype(np.intp)
-        inside = ((row >= 0) & (row < height))[:, None] & ((column >= 0) & (column < width))
-        at = np.ix_(row.clip(0, height - 1), column.clip(0, width - 1))
-        depth = result.depth[at] * np.float32(self.scale)
-        prior = np.where(inside & np.isfinite(depth) & (depth > 0), depth, np.float32(0))
-        is_guess = confidence_levels(result)[at] < CONFIDENCE_LEVELS["low"]
+        prior = at_pixels(result.depth * np.float32(self.scale), transform, size)
+        is_guess = at_pixels(confidence_levels(result), transform, size) < CONFIDENCE_LEVELS["low"]
         return StereoView(result.index, grey.astype(np.float32), camera, self.T_world_camera, prior, is_guess=is_guess)
 
     def shown(self, dense: DenseDepth, scale: float) -> FrameResult:

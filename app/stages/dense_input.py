@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.core.types import Frame, FrameResult, Intrinsics, frames_at, reduced_size
+from stream_recon.app.core.types import Frame, Intrinsics, frames_at, reduced_size
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.dense import IMAGE_SIDE, reduced
 from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.result.run_record import REFINEMENT
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
-from stream_recon.app.slam.dense.views import StereoView
+from stream_recon.app.slam.dense.views import StereoView, at_pixels
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 from stream_recon.configs.schema import CONFIDENCE_LEVELS
@@ -78,11 +78,11 @@ class DenseInput:
             grey.astype(np.float32),
             Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy),
             camera.T_world_camera,
-            self._at_pixels(stored.depth, stored, size),
+            at_pixels(stored.depth, stored.transform, size),
             (pixels * (sx, sy)).astype(np.float32),
             depths.astype(np.float32),
             weights.astype(np.float32),
-            self._at_pixels(level, stored, size) < CONFIDENCE_LEVELS["low"],
+            at_pixels(level, stored.transform, size) < CONFIDENCE_LEVELS["low"],
         )
         return view, image
 
@@ -113,20 +113,6 @@ class DenseInput:
         coordinates = (pixels * (width / full[0], height / full[1]) - 0.5).astype(np.float32)
         maps = np.ascontiguousarray(coordinates[..., 0]), np.ascontiguousarray(coordinates[..., 1])
         return np.asarray(cv2.remap(image, *maps, cv2.INTER_LINEAR, None, cv2.BORDER_CONSTANT), np.uint8)
-
-    def _at_pixels(
-        self, values: NDArray[np.float32], stored: FrameResult, size: tuple[int, int]
-    ) -> NDArray[np.float32]:
-        """Values of a stored map at the pixels of an undistorted image of ``size``; 0 where none is positive."""
-        height, width = values.shape
-        left, top, crop_width, crop_height = stored.transform.crop
-        full = stored.transform.source_size
-        x, y = ((np.arange(count) + 0.5) * length / count for count, length in zip(size, full, strict=True))
-        column = np.floor((x[None] - left) / crop_width * width).astype(np.intp)
-        row = np.floor((y[:, None] - top) / crop_height * height).astype(np.intp)
-        inside = (column >= 0) & (row >= 0) & (column < width) & (row < height)
-        sampled = values[row.clip(0, height - 1), column.clip(0, width - 1)]
-        return np.where(inside & np.isfinite(sampled) & (sampled > 0), sampled, np.float32(0))
 
     def _points(self, camera: FrameCamera) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Undistorted source pixels [N, 2], depths [N] and weights [N] of the points that a keyframe observes."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray
-from stream_recon.app.core.types import Intrinsics, reduced_size
+from stream_recon.app.core.types import ImageTransform, Intrinsics, reduced_size
 from stream_recon.app.slam.dense.config import SourceConfig
 
 MIN_SIDE = 16
@@ -50,6 +50,18 @@ class StereoView:
         k = self.camera
         small = cv2.resize(self.grey, size, interpolation=cv2.INTER_AREA)
         return np.asarray(small, np.float32), Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy)
+
+
+def at_pixels(values: NDArray[np.float32], transform: ImageTransform, size: tuple[int, int]) -> NDArray[np.float32]:
+    """Values of the network's map [h, w] at the pixels of an undistorted image of ``size``; 0 where not positive."""
+    height, width = values.shape
+    left, top, crop_width, crop_height = transform.crop
+    x, y = ((np.arange(n) + 0.5) * full / n for n, full in zip(size, transform.source_size, strict=True))
+    column = np.floor((x[None] - left) / crop_width * width).astype(np.intp)
+    row = np.floor((y[:, None] - top) / crop_height * height).astype(np.intp)
+    inside = (column >= 0) & (row >= 0) & (column < width) & (row < height)
+    sampled = values[row.clip(0, height - 1), column.clip(0, width - 1)]
+    return np.where(inside & np.isfinite(sampled) & (sampled > 0), sampled, np.float32(0))
 
 
 def pixel_transfers(

@@ -12,9 +12,9 @@ from bench.gpu.measure import Variant, begin_table, measure_step, random_network
 from bench.table import row
 from stream_recon.app.engine.stream import StepOptions
 from stream_recon.app.planning.budget import CONTEXT_BYTES, measure_rates
-from stream_recon.app.planning.search import PlannedRun, parse_memory, search_configurations
+from stream_recon.app.planning.search import PlannedRun, search_configurations
 from stream_recon.configs.errors import StreamReconError
-from stream_recon.configs.schema import CacheChoice, Preset, load_preset, preset_names
+from stream_recon.configs.schema import CacheChoice, Preset, load_preset, parse_size, preset_names
 
 BUDGETS = ("24GB", "8GB")
 SOURCE_SIZE = (1280, 720)
@@ -31,7 +31,7 @@ def bench_budgets() -> None:
     begin_table(f"choices for a {SOURCE_SIZE[0]}x{SOURCE_SIZE[1]} video in a GPU memory of")
     presets = [(name, load_preset(name)) for name in preset_names()]
     for text in BUDGETS:
-        budget = parse_memory(text)
+        budget = parse_size(text, "--memory")
         for choice in search_configurations(presets, SOURCE_SIZE, budget, rates)[:CHOICES]:
             row(f"{text}: {describe_choice(choice)}", compare(choice, budget))
 

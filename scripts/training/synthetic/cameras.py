@@ -17,7 +17,7 @@ MOTIONS = {
 }  # fmt: skip
 """Motions that can be asked for by name, in clips of their own."""
 _FIELDS, _NARROW_FIELDS, _WIDE_FIELDS = (34.0, 101.0), (20.0, 34.0), (101.0, 112.0)  # degrees
-_USUAL_FIELD, _USUAL_DEVIATION = 66.0, 13.0
+_USUAL_SHARE, _USUAL_FIELD, _USUAL_DEVIATION = 0.2, 66.0, 13.0
 
 
 @dataclass
@@ -188,19 +188,17 @@ def _jitter(draws: Draws, path: Path, turn: Tensor) -> Path:
     return Path(position, yaw, pitch, roll, path.step)
 
 
-def draw_focal(
-    draws: Draws, clips: int, height: int, width: int, narrow: float = 0.0, wide: float = 0.0, usual: float = 0.2
-) -> Tensor:
+def draw_focal(draws: Draws, clips: int, height: int, width: int, narrow: float = 0.0, wide: float = 0.0) -> Tensor:
     """Focal lengths fx, fy in pixels [B, 2]: 34 to 101 degrees over the longer side, of the share ``narrow`` of clips
     20 to 34 (zoomed in), of the share ``wide`` 101 to 112.
 
-    Of the share ``usual`` of the others they are spread as those of most cameras, about the middle, and evenly else.
+    A fifth of the others are spread as those of most cameras, about the middle, and the rest evenly.
     Pixels are square within 2 %, which is what fitting videos to patch grids bends them by; a few clips are bent by
     more.
     """
     middle = draws.normal(clips, deviation=_USUAL_DEVIATION) + _USUAL_FIELD
     even = draws.uniform(*_FIELDS, clips)
-    field = torch.where(draws.chance(usual, clips), middle, even).clamp(*_FIELDS)
+    field = torch.where(draws.chance(_USUAL_SHARE, clips), middle, even).clamp(*_FIELDS)
     quantile = draws.uniform(0.0, 1.0, clips)
     field = torch.where(quantile < narrow, draws.uniform(*_NARROW_FIELDS, clips), field)
     field = torch.where(quantile >= 1 - wide, draws.uniform(*_WIDE_FIELDS, clips), field)

@@ -44,8 +44,6 @@ class SceneShares:
     """Lenses of 20 to 34 degrees."""
     wide: float = 0.02
     """Lenses of 101 to 112 degrees."""
-    usual_lenses: float = 0.2
-    """Of the other lenses: distributed as in common cameras, about 66 degrees; else uniform from 34 to 101."""
     people: float = 0.0
     """A person walks through the clip."""
     odd_looks: float = 0.0
@@ -100,7 +98,7 @@ class SceneGenerator:
         """New clips of new scenes, sorted by kind. Works on the device without waiting for it."""
         world, poses, kinds = self._next_world(clips, frames)
         shares = self.shares
-        focal = draw_focal(self.draws, clips, height, width, shares.narrow, shares.wide, shares.usual_lenses)
+        focal = draw_focal(self.draws, clips, height, width, shares.narrow, shares.wide)
         images, depth = self.renderer.render(world, poses, focal, height, width)
         centre = self.draws.constant([width / 2, height / 2]).expand(clips, 2)
         intrinsics = torch.cat([focal, centre], 1)

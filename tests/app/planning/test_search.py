@@ -5,10 +5,10 @@ from functools import cache
 import pytest
 
 from stream_recon.app.planning.budget import H200, run_memory
-from stream_recon.app.planning.search import PlannedRun, parse_memory, search_configurations
+from stream_recon.app.planning.search import PlannedRun, search_configurations
 from stream_recon.cache.cache_dtypes import CACHE_CHOICES
 from stream_recon.configs.errors import ConfigError, ResourceError
-from stream_recon.configs.schema import CacheChoice, Preset, load_preset
+from stream_recon.configs.schema import CacheChoice, Preset, load_preset, parse_size
 from tests.networks import tiny_preset
 
 SOURCE = (640, 480)
@@ -40,13 +40,13 @@ def least() -> int:
     [("8GB", 8 * 10**9), ("24G", 24 * 10**9), ("8GiB", 2**33), ("8000MB", 8 * 10**9), (" 7.5 gb", 7_500_000_000)],
 )
 def test_sizes_of_memory(text: str, size: int) -> None:
-    assert parse_memory(text) == size
+    assert parse_size(text, "--memory") == size
 
 
 @pytest.mark.parametrize("text", ["", "8", "GB", "8 apples", "-8GB", "8GBB", "1e9GB", "8KB"])
 def test_no_sizes_of_memory(text: str) -> None:
     with pytest.raises(ConfigError, match="--memory must be a size such as 8GB"):
-        parse_memory(text)
+        parse_size(text, "--memory")
 
 
 @pytest.mark.slow
