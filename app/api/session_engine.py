@@ -23,8 +23,8 @@ from stream_recon.app.api.camera import Camera
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
-from stream_recon.app.publishing.tracking_state import TrackingState
-from stream_recon.app.web.scans import jpeg_size
+from stream_recon.app.publishing.tracking_state import TrackingState, result_message
+from stream_recon.app.web.scans import checked_config, frame_data, jpeg_size
 from stream_recon.configs.errors import ConfigError, InputError, StreamReconError
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ class EngineSession:
 
     def _begun(self, config: Message) -> "Stream":
         """The stream of a session's configuration. Raises ConfigError."""
-        if unknown := sorted(config.keys() - {"type", *CONFIG}):
-            raise ConfigError(f"session.config has {', '.join(unknown)[:200]}: use {', '.join(CONFIG)}")
+        checked_config(config, CONFIG)
         if config.get("preset", PRESET) != PRESET:
             raise ConfigError(f"the preset of this server is {PRESET}")
         include = config.get("include", [])
@@ -107,15 +106,8 @@ class EngineSession:
     def _result(self, result: FrameResult) -> Message:
         self._state.add(result)
         return {
-            "type": "result",
+            **result_message(result, self._state.state),
             "frame": self._numbers[result.index],
-            "time": result.timestamp,
-            "pose": result.T_world_camera.tolist(),
-            "intrinsics": asdict(result.intrinsics),
-            "segment": result.segment,
-            "keyframe": result.is_keyframe,
-            "health": result.health,
-            "state": self._state.state,
             **({"depth": _array(result.depth)} if "depth" in self._include else {}),
             **({"confidence": _array(confidence_levels(result))} if "confidence" in self._include else {}),
         }
@@ -141,13 +133,13 @@ def _array(values: ArrayLike) -> Message:
 
 def _image(message: Message) -> NDArray[np.uint8]:
     """A frame's image, [H, W, 3]. Raises InputError."""
-    try:
-        data = base64.b64decode(message["data"], validate=True)
-        pixels, form = np.frombuffer(data, np.uint8), message.get("format", "jpeg")
-        if form == "rgb":
+    data, form = frame_data(message), message.get("format", "jpeg")
+    pixels = np.frombuffer(data, np.uint8)
+    if form == "rgb":
+        try:
             return pixels.reshape(message["height"], message["width"], 3)
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError("a frame has data in base64, and a raw one width, height and 3 bytes a pixel") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError("a raw frame has width, height and 3 bytes a pixel") from error
     if form != "jpeg":
         raise InputError("format is jpeg or rgb")
     jpeg_size(data)

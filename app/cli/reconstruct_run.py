@@ -78,6 +78,7 @@ class TerminalRun(SourceRun):
         if self.source.feedback is not None:
             from stream_recon.app.run.guidance import Guidance
 
+            stack.callback(self.source.feedback.tell, {"type": "session.done"})
             listeners.append(Guidance.of(self.source.feedback))
         return listeners
 

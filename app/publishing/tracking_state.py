@@ -2,6 +2,8 @@
 
 import math
 from collections import deque
+from dataclasses import asdict
+from typing import Any
 
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.publishing.frame_tree import Tracked
@@ -52,3 +54,18 @@ class TrackingState:
         if seconds > self._silence_s and self._segment is not None:
             self.state, self.reason = State.LOST, f"no frame for {seconds:.0f} s"
             self._recent.clear()
+
+
+def result_message(result: FrameResult, state: State) -> dict[str, Any]:
+    """The message ``result`` of the protocol of streams (docs/server.md), with the frame's index as its number."""
+    return {
+        "type": "result",
+        "frame": result.index,
+        "time": result.timestamp,
+        "pose": result.T_world_camera.tolist(),
+        "intrinsics": asdict(result.intrinsics),
+        "segment": result.segment,
+        "keyframe": result.is_keyframe,
+        "health": result.health,
+        "state": state,
+    }

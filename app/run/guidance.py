@@ -1,15 +1,16 @@
-"""One line of guidance for a person who scans: from the images as they arrive, and from the run's results."""
+"""What a person who scans is told: results, and one line from the images as they arrive and from the results."""
 
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, Revision
+from stream_recon.app.publishing.tracking_state import TrackingState, result_message
 from stream_recon.app.result.causes import BARE, BLURRED, DARK
 from stream_recon.app.run.pictures import FAST, PICTURES, PictureCheck, PictureConfig
 
@@ -45,11 +46,9 @@ DEFAULT_GUIDANCE = GuidanceConfig()
 
 
 class Speaker(Protocol):
-    """Shows a line, and learns which frames have a pose."""
+    """Passes messages on; see `ScanFeedback`."""
 
-    def say(self, text: str) -> None: ...
-
-    def posed(self, index: int) -> None: ...
+    def tell(self, message: dict[str, Any]) -> None: ...
 
 
 class Guidance:
@@ -64,6 +63,7 @@ class Guidance:
         self._segment = 0
         self._lost_since: float | None = None
         self._said, self._said_at = "", 0.0
+        self._state = TrackingState()
 
     @staticmethod
     def of(feedback: "ScanFeedback") -> "Guidance":
@@ -80,7 +80,8 @@ class Guidance:
             self._update()
 
     def add(self, result: FrameResult) -> None:
-        self._speaker.posed(result.index)
+        self._state.add(result)
+        self._speaker.tell(result_message(result, self._state.state))
         with self._lock:
             if result.segment != self._segment:
                 self._segment, self._lost_since = result.segment, time.monotonic()
@@ -110,4 +111,4 @@ class Guidance:
                 break
         if line != self._said and (not self._said or now - self._said_at >= self._config.min_seconds):
             self._said, self._said_at = line, now
-            self._speaker.say(line)
+            self._speaker.tell({"type": "guidance", "text": line})

@@ -1,8 +1,9 @@
 """A folder of photographs that grows while a phone scans, and can be read again afterwards.
 
 ``000000.jpg`` and so on are the frames. ``frames.jsonl`` has a line for each, written after its file: ``index``,
-``time`` in seconds and ``segment``; ``{"end": true}`` is its last line. ``feedback.jsonl`` is written by the run: which
-frame it took (``taken``), which has a pose (``posed``), and what to tell the user (``say``).
+``time`` in seconds and ``segment``; ``{"end": true}`` is its last line. ``feedback.jsonl`` is written by the run:
+messages of the protocol (docs/server.md) with numbers of frames of the folder, and ``taken`` with the ``frame`` after
+which the run asks for another one.
 """
 
 import json
@@ -41,22 +42,11 @@ class ScanFeedback:
         """Called with each frame that arrives, in the reading thread."""
         self._file = os.open(folder / FEEDBACK_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def taken(self, index: int) -> None:
-        """The run has taken a frame: the next one may be sent."""
-        self._write({"taken": index})
-
-    def posed(self, index: int) -> None:
-        """A frame has a pose."""
-        self._write({"posed": index, "at": time.time()})
-
-    def say(self, text: str) -> None:
-        """Show one line to the user in place of the last one; empty: none."""
-        self._write({"say": text})
-
-    def _write(self, entry: dict[str, Any]) -> None:
+    def tell(self, message: dict[str, Any]) -> None:
+        """Write a message."""
         # The phone may miss a line; the run goes on.
         with suppress(OSError):
-            os.write(self._file, json.dumps(entry).encode() + b"\n")
+            os.write(self._file, json.dumps(message).encode() + b"\n")
 
 
 class ScanReader(Reader):
@@ -82,7 +72,7 @@ class ScanReader(Reader):
     def grab(self) -> tuple[int, float] | None:
         if self.feedback is not None and self._index >= 0:
             # The frame before is on its way through the run: asking for the next one keeps one of them waiting.
-            self.feedback.taken(self._index)
+            self.feedback.tell({"type": "taken", "frame": self._index})
         self._index += 1
         while self._index >= len(self._entries):
             if self._ended or self._closed:

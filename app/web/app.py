@@ -24,7 +24,6 @@ from stream_recon.app.web.operations import Health, operations, routes_of
 from stream_recon.app.web.proxy import ViewerProxy
 from stream_recon.app.web.routes import Routes
 from stream_recon.app.web.runner import PROGRAM, JobRunner
-from stream_recon.app.web.scan_routes import ScanRoutes
 from stream_recon.app.web.sessions import Sessions
 from stream_recon.app.web.threads import LONG_SECONDS, in_thread
 from stream_recon.app.web.viewers import Viewers
@@ -52,8 +51,8 @@ def make_app(
     viewers = Viewers(runner, data, limits)
     runner.on_ended = viewers.note_end
     routes, proxy = Routes(data, store, runner, viewers, limits), ViewerProxy(viewers)
-    scans, metrics = ScanRoutes(routes.scans, runner), ServerMetrics()
-    sessions = Sessions(engine, metrics, limits)
+    metrics = ServerMetrics()
+    sessions = Sessions(engine, routes.scans, metrics, limits)
     health = Health(routes, sessions, metrics, limits)
 
     @asynccontextmanager
@@ -68,16 +67,15 @@ def make_app(
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(runner.close(), viewers.close_all(), sessions.engine.close())
+            await asyncio.gather(runner.close(), viewers.close_all(), sessions.close())
             store.close()
 
     application = Starlette(
         routes=[
             Route("/", _page("index.html")),
             Route("/scan", _page("scan.html")),
-            *routes_of(operations(routes, scans, health)),
+            *routes_of(operations(routes, health)),
             WebSocketRoute("/v1/stream", sessions.stream),
-            WebSocketRoute("/api/scans/{id}/stream", scans.scan_socket),
             Route("/view/{name}", proxy.page),
             WebSocketRoute("/view/{name}", proxy.socket),
             WebSocketRoute("/view/{name}/", proxy.socket),
@@ -105,10 +103,9 @@ async def _keep_house(data: DataFolder, routes: Routes, viewers: Viewers, sessio
             sessions.check_engine()
             await in_thread(data.measure, limit_s=LONG_SECONDS)
             await sessions.close_idle()
-            routes.scans.close_idle()
             await routes.tend_uploads()
         except (OSError, StreamReconError) as error:  # such as of one upload: the others are tended the next time
-            log.warning("the server cannot tend its uploads, scans and viewers: %s", error)
+            log.warning("the server cannot tend its uploads and viewers: %s", error)
 
 
 async def _refused(_: Request, error: Any) -> Response:

@@ -16,7 +16,6 @@ from stream_recon.app.web.commands import ADDRESS, BOOLEAN, BOX, CAMERA, OPTIONS
 from stream_recon.app.web.limits import RETRY, WebLimits
 from stream_recon.app.web.monitoring import Labels, ServerMetrics, resident_bytes
 from stream_recon.app.web.routes import Routes
-from stream_recon.app.web.scan_routes import ScanRoutes
 from stream_recon.app.web.sessions import Sessions
 from stream_recon.app.web.uploads import LARGEST_SIZE
 from stream_recon.configs.errors import WeightsError
@@ -84,7 +83,7 @@ class Health:
         return PlainTextResponse(self._metrics.text(gauges), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def operations(routes: Routes, scans: ScanRoutes, health: Health) -> list[Operation]:
+def operations(routes: Routes, health: Health) -> list[Operation]:
     """All of them."""
     options = {"options?": _or_null(_object({f"{name}?": _or_null(schema) for name, (schema, _) in OPTIONS.items()}))}
     new: Keys = {"name": TEXT, "size": {"type": "integer", "minimum": 1, "maximum": LARGEST_SIZE}, **options}
@@ -116,13 +115,6 @@ def operations(routes: Routes, scans: ScanRoutes, health: Health) -> list[Operat
         Operation("POST", "/api/results/{name}/refine", routes.refine, "queue a refinement", status=201),
         Operation("POST", "/api/results/{name}/export", routes.export, "queue an export", export, status=201),
         Operation("POST", "/api/results/{name}/rename", routes.rename, "rename a result", {"name": TEXT}),
-        Operation("POST", "/api/scans", scans.create_scan, "begin a scan", {"name?": _or_null(ANY_TEXT)}, status=201),
-        Operation(
-            "POST", "/api/scans/{id}/frames", scans.scan_frame, "a frame of a scan", "image/jpeg",
-            {"captured?": {"type": "number"}},
-        ),
-        Operation("POST", "/api/scans/{id}/end", scans.end_scan, "end a scan"),
-        Operation("GET", "/api/scans/{id}", scans.scan_state, "the last pose, and a line for the person who films"),
         Operation("GET", "/healthz", health.alive, "whether the server answers"),
         Operation("GET", "/readyz", health.ready, "whether it has weights and room for a session; 503: it has not"),
         Operation("GET", "/metrics", health.metrics, "figures for Prometheus", answer="text/plain"),

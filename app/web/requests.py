@@ -1,7 +1,6 @@
 """Parts of endpoints: bodies of requests within bounds, and errors as one line of JSON."""
 
 import json
-import math
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -77,16 +76,3 @@ def check_length(request: Request, limit: int) -> None:
     announced = request.headers.get("content-length", "0")
     if not (announced.isascii() and announced.isdecimal()) or len(announced) > 15 or int(announced) > limit:
         raise ConfigError(f"a request of this kind has at most {limit} bytes")
-
-
-def number(text: str | None) -> float:
-    """A parameter's number; 0 where it is none."""
-    try:
-        return finite(float(text or 0))
-    except ValueError:
-        return 0.0
-
-
-def finite(value: float) -> float:
-    """The value, or 0 where it is infinite or no number."""
-    return value if math.isfinite(value) else 0.0

@@ -1,4 +1,4 @@
-"""The server's HTTP interface: JSON for its own pages, uploads, downloads and scans."""
+"""The server's HTTP interface: JSON for its own pages, uploads and downloads."""
 
 import asyncio
 import shutil
@@ -193,10 +193,7 @@ class Routes:
     @answered
     async def stop_job(self, request: Request) -> Response:
         job = self._job(request)
-        scan = self.scans.of_job(job.id)
-        if scan is not None and scan.count:
-            self.scans.end(scan)
-        else:
+        if not self.scans.end(job.id):
             await self._runner.stop(job.id)
         return JSONResponse({})
 

@@ -1,12 +1,16 @@
-"""Scans with a phone: frames come in one at a time and are acknowledged when the run takes them."""
+"""Scans: sessions of ``/v1/stream`` whose frames are kept in a folder, which a job reconstructs as it grows.
+
+To sessions they are an engine: what goes to a run is written to its folder, and what the run says is read there.
+"""
 
 import asyncio
+import base64
 import json
 import os
 import re
-import secrets
 import shutil
 import time
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,27 +19,28 @@ from typing import Any
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.output_file import open_again, replacing, write_new
 from stream_recon.app.core.platform import write_at
+from stream_recon.app.sources.images import checked_time
 from stream_recon.app.sources.scan_folder import FEEDBACK_NAME, FRAMES_NAME
+from stream_recon.app.web.commands import checked_title
 from stream_recon.app.web.data_folder import DataFolder
+from stream_recon.app.web.engine_process import Message
 from stream_recon.app.web.jobs import JobStore, WebJob
-from stream_recon.app.web.limits import BusyError, MissingError, NoRoomError, WebLimits
+from stream_recon.app.web.limits import BusyError, NoRoomError, WebLimits
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.threads import in_thread
-from stream_recon.configs.errors import InputError, OutputError
+from stream_recon.configs.errors import ConfigError, InputError, OutputError, ResourceError, StreamReconError
 
 MAX_FRAME_BYTES = 2_000_000
 """Bound of a frame; 1280x720 has 0.1 to 0.3 MB."""
 MAX_SIDE, MIN_SIDE = 4096, 64
-POLL_SECONDS = 0.005
-"""Time between two looks at the run's feedback while a frame waits."""
-TAKE_SECONDS = 120.0
-"""Time for the run to take a frame; the first one waits until the network is loaded."""
-MAX_AHEAD = 2
-"""Frames on their way through the run, beyond which the next one waits: more would only add delay."""
+POLL_SECONDS, PUSH_SECONDS = 0.005, 0.1
+"""Time between two looks at what the run says, while a frame waits and between frames."""
+CHECK_SECONDS = 0.5
+"""Time between two looks whether the run goes on."""
+MAX_AHEAD = 1
+"""Frames on their way through the run, beyond which the next one, which is here, waits: more would only add delay."""
 AHEAD_SECONDS, GUIDED_SECONDS = 3.0, 0.1
 """Longest such wait, and the longest while a line is shown: black frames never get a pose."""
-LONGEST_STEP_SECONDS = 3600.0
-"""Largest step of the phone's clock that is believed."""
 TURNED = "Turn the phone back: all pictures of a scan are taken the same way up"
 
 
@@ -43,26 +48,38 @@ TURNED = "Turn the phone back: all pictures of a scan are taken the same way up"
 class Scan:
     """A scan in progress."""
 
-    id: str
+    session: str
+    hear: Callable[[Message], None]
+    """Takes what the session is told."""
     job: WebJob
     folder: Path
-    count: int = 0
+    messages: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
+    """What its session sends."""
+    task: asyncio.Task[None] | None = None
+    numbers: list[int] = field(default_factory=list)
+    """The client's number of each frame."""
     size: tuple[int, int] | None = None
-    seconds: float = 0.0
+    seconds: float | None = None
     """Time of the last frame."""
-    captured_ms: float = 0.0
     segment: int = 0
-    came: float = field(default_factory=time.monotonic)
+    given: float = 0.0
+    """When the last frame came from the session."""
+    checked: float = 0.0
     taken: int = -1
     posed: int = -1
-    say: str = ""
-    ended: bool = False
-    busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+    is_guided: bool = False
+    is_ended: bool = False
+    """No frame follows."""
+    is_over: bool = False
+    """The run has told the last of it."""
     feedback_read: int = 0
     unread: bytes = b""
 
-    def read_feedback(self) -> None:
-        """Read what the run has reported since the last call."""
+    def say(self, message: Message) -> None:
+        self.hear({**message, "session": self.session})
+
+    def tell_news(self) -> None:
+        """Tell the session what the run has said since the last call."""
         path = self.folder / FEEDBACK_NAME
         try:
             if os.stat(path).st_size <= self.feedback_read:  # noqa: PTH116  # 200 times a second
@@ -75,121 +92,175 @@ class Scan:
         self.feedback_read += len(data)
         *lines, self.unread = (self.unread + data).split(b"\n")
         for line in lines:
-            with suppress(ValueError, TypeError, AttributeError):
-                entry = json.loads(line)
-                self.taken = max(self.taken, entry.get("taken", -1))
-                self.posed = max(self.posed, entry.get("posed", -1))
-                self.say = entry.get("say", self.say)
+            with suppress(ValueError, TypeError, LookupError):
+                self._note(json.loads(line))
+
+    def _note(self, message: Message) -> None:
+        match message["type"]:
+            case "taken":
+                self.taken = message["frame"]
+                return
+            case "result":
+                self.posed = message["frame"]
+                message["frame"] = self.numbers[self.posed]
+            case "guidance":
+                self.is_guided = bool(message["text"])
+            case "session.done":
+                self.is_over = True
+        self.say(message)
+
+    def may_go_on(self, taken_at: float) -> bool:
+        """Whether few frames are on their way through the run, which took the last one at ``taken_at``."""
+        longest_s = GUIDED_SECONDS if self.is_guided else AHEAD_SECONDS
+        is_late = time.monotonic() - taken_at > longest_s
+        return self.posed < 0 or len(self.numbers) - 1 - self.posed <= MAX_AHEAD or is_late
 
 
 class Scans:
     """All scans of the server. Used from its event loop."""
 
     def __init__(self, store: JobStore, runner: JobRunner, data: DataFolder, limits: WebLimits) -> None:
-        self.store, self._runner, self._data, self._limits = store, runner, data, limits
+        self._store, self._runner, self._data, self._limits = store, runner, data, limits
         self._scans: dict[str, Scan] = {}
+        """By their sessions' ids."""
         for folder in data.scans.iterdir():  # of a server that was killed
             _end_file(folder)
 
-    async def create(self, title: str) -> Scan:
-        """Begin a scan and its run. Raises BusyError, NoRoomError, OSError."""
-        if sum(1 for scan in self._scans.values() if not scan.ended) >= self._limits.scans:
+    async def begin(self, session: str, config: Message, hear: Callable[[Message], None]) -> Message:
+        """Begin a session's scan and its run; gives ``job`` and ``name`` of the result.
+
+        Raises ConfigError, BusyError, NoRoomError, ResourceError, OSError.
+        """
+        checked_config(config, ("keep",))
+        title = checked_title(config["keep"])
+        if len(self._scans) >= self._limits.scans:
             raise BusyError(f"{self._limits.scans} scans are open: stop one first")
         self._data.check_quota()
-        number = secrets.token_hex(8)
-        named = title or time.strftime("scan-%Y-%m-%d-%H%M")
-        name = self._data.free_name(named, self.store.names())
-        folder = self._data.scans / f"{name.removesuffix('-recon')}-{number[:6]}"
+        name = self._data.free_name(title or time.strftime("scan-%Y-%m-%d-%H%M"), self._store.names())
+        folder = self._data.scans / f"{name.removesuffix('-recon')}-{session[:6]}"
         folder.mkdir(mode=0o700)
         write_new(folder / FRAMES_NAME, b"", 0o600)
-        job = self.store.add("scan", name, str(folder), {})
-        await self.store.save_or(lambda: self.store.remove(job.id), lambda: shutil.rmtree(folder, ignore_errors=True))
-        scan = self._scans[number] = Scan(number, job, folder)
+        job = self._store.add("scan", name, str(folder), {})
+        scan = self._scans[session] = Scan(session, hear, job, folder)
+        await self._store.save_or(
+            lambda: self._store.remove(job.id),
+            lambda: self._scans.pop(session),
+            lambda: shutil.rmtree(folder, ignore_errors=True),
+        )
         self._runner.start()
-        return scan
+        scan.task = asyncio.create_task(self._run(scan))
+        return {"job": job.id, "name": name}
 
-    def get(self, number: str) -> Scan:
-        """A scan that goes on. Raises MissingError."""
-        scan = self._scans.get(number)
-        if scan is None or scan.ended:
-            raise MissingError("this scan has ended: begin another one")
-        return scan
+    def send(self, message: Message) -> None:
+        """Pass a session's message on."""
+        if (scan := self._scans.get(message["session"])) is not None:
+            scan.messages.put_nowait(message)
 
-    def of_job(self, number: int) -> Scan | None:
-        """The open scan of a job."""
-        return next((scan for scan in self._scans.values() if scan.job.id == number), None)
+    def end(self, job: int) -> bool:
+        """End the scan of a job, whose run ends by itself then; False: there is none, or it has no frames."""
+        scan = next((each for each in self._scans.values() if each.job.id == job and each.numbers), None)
+        if scan is not None:
+            scan.messages.put_nowait({"type": "video.done"})
+        return scan is not None
 
-    async def add(self, scan: Scan, jpeg: bytes, captured_ms: float) -> dict[str, Any]:
-        """Store a frame and wait until the run takes it; returns the acknowledgement.
+    def close(self) -> None:
+        """Forget all scans; the next start ends them."""
+        for scan in self._scans.values():
+            if scan.task is not None:
+                scan.task.cancel()
 
-        ``captured_ms``: time of capture by the phone's clock. A gap begins a new segment. Raises InputError where it is
-        no JPEG, or another frame is on its way; OutputError where the run has ended.
-        """
-        if scan.busy.locked():
-            raise InputError("one frame at a time: wait for the acknowledgement")
-        async with scan.busy:
-            size = jpeg_size(jpeg)
-            scan.size = scan.size or size
-            if size != scan.size:
-                return {"ack": scan.count - 1, "say": TURNED}
-            if await in_thread(self._data.free_bytes) <= 0:
-                self.end(scan)
-                raise NoRoomError("the disk is full: the scan was ended")
-            self._note_time(scan, captured_ms)
-            number = scan.count
-            entry = {"index": number, "time": round(scan.seconds, 4), "segment": scan.segment}
-            await in_thread(_store, scan.folder, entry, jpeg)
-            scan.count += 1
-            await self._wait_until_taken(scan, number)
-            return {"ack": number, "posed": scan.posed, "say": scan.say}
-
-    def end(self, scan: Scan) -> None:
-        """End a scan; its run refines the result and ends then."""
-        if not scan.ended:
-            scan.ended = True
+    async def _run(self, scan: Scan) -> None:
+        """Carry out what a session sends, and tell it what the run says, until one of them ends it."""
+        error: Message = {"type": "error", "code": "engine_failed"}
+        try:
+            scan.say({"type": "ready"})
+            while not scan.is_over:
+                message: Message = {"type": ""}
+                with suppress(TimeoutError):
+                    message = await asyncio.wait_for(scan.messages.get(), PUSH_SECONDS)
+                if message["type"] == "video.frame":
+                    await self._take(scan, message)
+                elif message["type"] and not scan.numbers:
+                    await self._runner.stop(scan.job.id)
+                    scan.say({"type": "session.done"})
+                    break
+                elif message["type"] == "session.close":
+                    break
+                elif message["type"] == "video.done":
+                    scan.is_ended = True
+                    _end_file(scan.folder)
+                self._look(scan)
+        except NoRoomError as reason:
+            scan.say({**error, "code": "no_room", "message": str(reason)})
+        except (StreamReconError, OSError) as reason:
+            scan.say({**error, "message": str(reason)})
+        finally:
             _end_file(scan.folder)
-            self._scans.pop(scan.id, None)
+            self._scans.pop(scan.session, None)
 
-    def close_idle(self) -> None:
-        """End the scans to which no frame has come for a long time, and those whose run has ended."""
-        for scan in list(self._scans.values()):
-            job = self.store.get(scan.job.id)
-            if time.monotonic() - scan.came > self._limits.scan_idle_s or job is None or not job.is_open:
-                self.end(scan)
+    async def _take(self, scan: Scan, message: Message) -> None:
+        """Store a frame and wait until the run asks for the next one. Raises NoRoomError, OutputError."""
+        try:
+            await self._store_frame(scan, message)
+        except (InputError, ResourceError, OSError) as error:
+            line = f"the frame cannot be stored: {error.strerror}" if isinstance(error, OSError) else str(error)
+            scan.say({"type": "error", "code": "invalid_frame", "frame": message["frame"], "message": line})
+        else:
+            taken_at = 0.0
+            while scan.messages.empty() and not scan.is_over:  # an end does not wait
+                self._look(scan)
+                if scan.taken >= len(scan.numbers) - 1:
+                    taken_at = taken_at or time.monotonic()
+                    if scan.may_go_on(taken_at):
+                        break
+                await asyncio.sleep(POLL_SECONDS)
+        scan.say({"type": "ready"})
 
-    def _note_time(self, scan: Scan, captured_ms: float) -> None:
-        """Advance the scan's clock by the phone's, or by this machine's where the phone's jumps."""
-        now = time.monotonic()
-        step, silence = (captured_ms - scan.captured_ms) / 1000, now - scan.came
-        if not 0 < step < LONGEST_STEP_SECONDS:
-            step = max(silence, 0.001)
-        if scan.count:
-            scan.seconds += step
-            # While the run loads, or is slow, no frame is asked for: only the phone's own silence is a gap.
-            if min(silence, step) > self._limits.scan_pause_s:
-                scan.segment += 1
-        scan.captured_ms, scan.came = captured_ms, now
+    def _look(self, scan: Scan) -> None:
+        """Tell a session what its run says. Raises OutputError where the run has ended without an end."""
+        now, job = time.monotonic(), scan.job
+        is_due = now - scan.checked > CHECK_SECONDS
+        if is_due:
+            scan.checked, found = now, self._store.get(job.id)
+            job = found or job
+        scan.tell_news()
+        if is_due and not scan.is_over and (found is None or not job.is_open):
+            raise OutputError(job.error or "its run has ended")
 
-    async def _wait_until_taken(self, scan: Scan, number: int) -> None:
-        """Raises OutputError where the run ended, or does not take the frame."""
-        deadline, checked, taken_at = time.monotonic() + TAKE_SECONDS, 0.0, 0.0
-        while True:
-            scan.read_feedback()
-            now = time.monotonic()
-            if scan.taken >= number:
-                taken_at = taken_at or now
-                longest = GUIDED_SECONDS if scan.say else AHEAD_SECONDS
-                if scan.posed < 0 or number - scan.posed <= MAX_AHEAD or now - taken_at > longest:
-                    scan.came = now
-                    return
-            if now - checked > 0.5:
-                checked = now
-                job = self.store.get(scan.job.id)
-                if job is None or not job.is_open or scan.ended:
-                    raise OutputError((job.error if job else "") or "this scan has ended")
-            if now > deadline:
-                raise OutputError("the run does not take frames: stop the scan and begin another one")
-            await asyncio.sleep(POLL_SECONDS)
+    async def _store_frame(self, scan: Scan, message: Message) -> None:
+        """Write a frame; a gap begins a new segment. Raises InputError, NoRoomError, OSError."""
+        if scan.is_ended:
+            raise InputError("the scan was ended: begin another one")
+        jpeg = frame_data(message)
+        if message.get("format", "jpeg") != "jpeg":
+            raise InputError("frames that are kept are of the format jpeg")
+        size, seconds = jpeg_size(jpeg), checked_time(message.get("time"), scan.seconds)
+        if size != (scan.size or size):
+            raise InputError(TURNED)
+        if await in_thread(self._data.free_bytes) <= 0:
+            raise NoRoomError("the disk is full: the scan was ended")
+        # While the run loads, or is slow, no frame is asked for: only the client's own silence is a gap.
+        silence_s = min(message["came"] - scan.given, seconds - (seconds if scan.seconds is None else scan.seconds))
+        segment = scan.segment + (silence_s > self._limits.scan_pause_s)
+        scan.given = time.monotonic()
+        entry = {"index": len(scan.numbers), "time": seconds, "segment": segment}
+        await in_thread(_store, scan.folder, entry, jpeg)
+        scan.size, scan.seconds, scan.segment = size, seconds, segment
+        scan.numbers.append(message["frame"])
+
+
+def checked_config(config: Message, keys: Collection[str]) -> None:
+    """Raises ConfigError where a session's configuration has other keys."""
+    if unknown := sorted(config.keys() - {"type", *keys}):
+        raise ConfigError(f"session.config has {', '.join(unknown)[:200]}: use {', '.join(keys)}")
+
+
+def frame_data(message: Message) -> bytes:
+    """The bytes of a frame. Raises InputError."""
+    try:
+        return base64.b64decode(message["data"], validate=True)
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError("a frame has data in base64") from error
 
 
 def jpeg_size(data: bytes) -> tuple[int, int]:

@@ -6,6 +6,8 @@ which a newer one replaces: a frame is acknowledged when it goes to the engine, 
 Where the engine dies, or does not answer in time, another one is started. It gets the frames without a result again,
 and sessions go on in a new segment. Frames that the dead one was at work on are tried one session at a time: one that
 kills engines is found.
+
+The engine of a session whose frames are kept is a run of its own; see `Scans`.
 """
 
 import asyncio
@@ -13,27 +15,23 @@ import json
 import logging
 import secrets
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Literal, TypeGuard
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from stream_recon.app.sources.images import NOMINAL_FPS
 from stream_recon.app.viewer.guard import RateLimiter
 from stream_recon.app.web.engine_process import EngineProcess, Message
-from stream_recon.app.web.limits import RETRY, SLOW_START, WebLimits
+from stream_recon.app.web.limits import RETRY, SLOW_START, NoRoomError, WebLimits
 from stream_recon.app.web.monitoring import ServerMetrics
-from stream_recon.configs.errors import StreamReconError
+from stream_recon.app.web.scans import Scans
+from stream_recon.app.web.stream_session import ProtocolError, StreamSession, is_number
+from stream_recon.configs.errors import ConfigError, StreamReconError
 
 CONFIG_SECONDS = 15.0
 """Time for the first message."""
 LARGEST_FRAME = 2**53
-MAX_AGAIN = 16
-"""Frames that are kept for another engine; a stream holds fewer back."""
 MAX_SESSION_LOSSES, MAX_LOSSES = 1, 8
 """Engines that may die at work on a session without a result of it in between, and at all without any result."""
 FRAME = ("type", "frame", "time", "format", "width", "height", "data")
@@ -42,85 +40,12 @@ FRAME = ("type", "frame", "time", "format", "width", "height", "data")
 log = logging.getLogger(__name__)
 
 
-class ProtocolError(StreamReconError):
-    """Ends a connection by a code of the protocol; the session can be resumed."""
-
-    def __init__(self, code: str, line: str) -> None:
-        super().__init__(line)
-        self.code = code
-
-
-@dataclass
-class StreamSession:
-    """A session, with or without a connection."""
-
-    id: str
-    config: Message
-    socket: WebSocket | None = None
-    came: float = field(default_factory=time.monotonic)
-    """Time of its last message, or of the cut of its connection."""
-    last_frame: int = -1
-    """Number of the last frame that came."""
-    waiting: Message | None = None
-    engine: Literal["", "begun", "ready", "busy"] = ""
-    """What the engine does: it does not know the session, knows it, asks for a message, has one."""
-    asked: float = 0.0
-    """When it got the session's last message, or said something of it."""
-    taken: deque[Message] = field(default_factory=lambda: deque(maxlen=MAX_AGAIN))
-    """Frames that went to the engine, without those before the last result."""
-    again: deque[Message] = field(default_factory=deque)
-    """Frames that go to it once more."""
-    losses: int = 0
-    """Engines that died at work on the session since its last result."""
-    segment: int = -1
-    """Segment of the last result."""
-    first_segment: int = 0
-    """That of the present engine's first one."""
-    last_time: float | None = None
-    next_time: float | None = None
-    """Time of the next frame if it has none."""
-    is_finishing: bool = False
-    """No frame follows."""
-    is_over: bool = False
-    """The engine has told the last of it."""
-    confirmed: int = 0
-    """Number of the last message that the client has."""
-    told: deque[str] = field(default_factory=deque)
-    """The messages after it."""
-    told_bytes: int = 0
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-    frames: int = 0
-    dropped: int = 0
-
-    def tell(self, message: Message) -> None:
-        """Send a message, at once or after the next resume."""
-        text = msgspec.json.encode({**message, "seq": self.confirmed + len(self.told) + 1}).decode()
-        self.told.append(text)
-        self.told_bytes += len(text)
-        self.news.set()
-
-    def rewind(self) -> None:
-        """Make it ready for another engine."""
-        self.again = self.taken + self.again
-        self.taken.clear()
-        self.first_segment = self.segment + 1
-        self.next_time = None if self.last_time is None else self.last_time + 1 / NOMINAL_FPS
-
-    def confirm(self, number: object) -> None:
-        """Forget the messages that the client has, up to ``number``. Raises ProtocolError."""
-        if not _is_number(number, self.confirmed + len(self.told) + 1):
-            raise ProtocolError("invalid_message", "received is the seq of the last message that came")
-        while self.told and self.confirmed < number:
-            self.told_bytes -= len(self.told.popleft())
-            self.confirmed += 1
-
-
 class Sessions:
     """All sessions of the server. Used from its event loop."""
 
-    def __init__(self, program: Sequence[str], metrics: ServerMetrics, limits: WebLimits) -> None:
+    def __init__(self, program: Sequence[str], scans: Scans, metrics: ServerMetrics, limits: WebLimits) -> None:
         """``program``: the command of the engine."""
-        self._metrics, self._limits = metrics, limits
+        self._scans, self._metrics, self._limits = scans, metrics, limits
         self._sessions: dict[str, StreamSession] = {}
         self._trials: list[StreamSession] = []
         """Those that an engine died with. The first one has the new engine to itself."""
@@ -172,7 +97,7 @@ class Sessions:
         now = time.monotonic()
         for session in list(self._sessions.values()):
             is_left = session.socket is None or session.is_over
-            if now - session.came > (self._limits.resume_s if is_left else self._limits.scan_idle_s):
+            if now - session.came > (session.resume_s if is_left else self._limits.scan_idle_s):
                 self._end(session, "left")
                 if session.socket is not None:
                     with suppress(RuntimeError, WebSocketDisconnect):
@@ -180,16 +105,24 @@ class Sessions:
         if not self._sessions:
             await self.engine.close_idle(self._limits.viewer_idle_s)
 
+    async def close(self) -> None:
+        self._scans.close()
+        await self.engine.close()
+
     def check_engine(self) -> None:
         """Replace an engine that owes answers and says nothing, or answers other sessions alone."""
         now, short_s, long_s = time.monotonic(), self._limits.engine_s, self._limits.engine_s * SLOW_START
         for session in self._sessions.values():
-            is_quick = session.engine == "busy" and self._has_results
+            is_quick = session.engine == "busy" and self._has_results and not session.kept
             limit_s = short_s if is_quick and now - self.engine.heard > short_s else long_s
             is_asked = session.engine in ("begun", "busy") and not session.is_over
             if is_asked and now - session.asked > limit_s:
-                self.engine.give_up(f"the engine has not answered for {limit_s:g} s")
-                break
+                reason = f"the engine has not answered for {limit_s:g} s"
+                if session.kept:
+                    self._fail(session, reason)
+                else:
+                    self.engine.give_up(reason)
+                    break
 
     async def _admit(self, socket: WebSocket) -> StreamSession:
         """The session that the first message begins or resumes. Raises ProtocolError."""
@@ -210,20 +143,28 @@ class Sessions:
             session = await self._begin(config)
             session.socket = socket
         log.info("session begins or goes on", extra={"session": session.id})
-        created = {"session_id": session.id, "resume_s": self._limits.resume_s, "last_frame": session.last_frame}
-        await socket.send_text(json.dumps({"type": "session.created", **created}))
+        created = {"session_id": session.id, "resume_s": session.resume_s, "last_frame": session.last_frame}
+        await socket.send_text(json.dumps({"type": "session.created", **created, **session.kept}))
         return session
 
     async def _begin(self, config: Message) -> StreamSession:
         if len(self._sessions) >= self._limits.sessions:
             raise ProtocolError("busy", f"{self._limits.sessions} sessions are open")
-        session = StreamSession(secrets.token_hex(16), config)
+        keeps = "keep" in config
+        session = StreamSession(
+            secrets.token_hex(16), config, self._limits.scan_idle_s if keeps else self._limits.resume_s
+        )
         self._sessions[session.id] = session
         try:
-            await self.engine.start()
-        except OSError as error:
+            if keeps:
+                session.kept = await self._scans.begin(session.id, config, self._hear)
+            else:
+                await self.engine.start()
+        except (OSError, StreamReconError) as error:
             del self._sessions[session.id]
-            raise ProtocolError("busy", f"the engine cannot be started: {error.strerror}") from error
+            is_full = isinstance(error, NoRoomError) or (keeps and isinstance(error, OSError))
+            code = "invalid_config" if isinstance(error, ConfigError) else "no_room" if is_full else "busy"
+            raise ProtocolError(code, f"the session cannot begin: {error}") from error
         self._metrics.count("sessions_total")
         self._introduce(session)
         return session
@@ -232,7 +173,8 @@ class Sessions:
         """Make a session known to the engine."""
         if not session.engine and not session.is_over:
             session.engine, session.asked = "begun", time.monotonic()
-            self.engine.send({**session.config, "session": session.id})
+            if not session.kept:
+                self._engine_of(session).send({**session.config, "session": session.id})
 
     def _take(self, session: StreamSession, message: Message) -> None:
         """Carry out a client's message. Raises ProtocolError."""
@@ -251,7 +193,7 @@ class Sessions:
 
     def _take_frame(self, session: StreamSession, message: Message) -> None:
         number = message.get("frame")
-        if not _is_number(number, LARGEST_FRAME):
+        if not is_number(number, LARGEST_FRAME):
             raise ProtocolError("invalid_message", "each frame has a number, larger than that of the frame before")
         if number <= session.last_frame or session.is_finishing or session.is_over:
             return  # sent again after a resume
@@ -264,7 +206,8 @@ class Sessions:
 
     def _feed(self, session: StreamSession) -> None:
         """Give the engine what waits, if it asks for it."""
-        if session.engine != "ready" or (self._trials and self._trials[0] is not session):
+        is_barred = self._trials and self._trials[0] is not session and not session.kept
+        if session.engine != "ready" or is_barred:
             return
         if session.again:
             message = session.again.popleft()
@@ -282,7 +225,10 @@ class Sessions:
             session.next_time = None
             session.taken.append(message)
         session.engine, session.asked = "busy", time.monotonic()
-        self.engine.send({**message, "session": session.id})
+        self._engine_of(session).send({**message, "session": session.id})
+
+    def _engine_of(self, session: StreamSession) -> EngineProcess | Scans:
+        return self._scans if session.kept else self.engine
 
     def _end_trial(self, session: StreamSession) -> None:
         """Go on with the other sessions, if they wait for this one."""
@@ -318,8 +264,9 @@ class Sessions:
                 session.taken.pop()
         self._metrics.count("messages_total", type=message["type"])
         if message["type"] == "result":
-            self._losses = session.losses = 0
-            self._has_results = True
+            session.losses = 0
+            self._losses = self._losses if session.kept else 0
+            self._has_results |= not session.kept
             session.last_time = message["time"]
             session.segment = message["segment"] = session.first_segment + message["segment"]
             while session.taken and session.taken[0]["frame"] <= number:
@@ -337,7 +284,8 @@ class Sessions:
         self._metrics.count("engine_losses_total")
         self._losses += 1
         is_hopeless = not has_worked or self._losses > MAX_LOSSES
-        known, suspects = [each for each in self._sessions.values() if each.engine], self._trials
+        known = [each for each in self._sessions.values() if each.engine and not each.kept]
+        suspects = self._trials
         self._trials = []
         for session in known:
             is_busy, session.engine = session.engine == "busy", ""
@@ -355,7 +303,8 @@ class Sessions:
             await self.engine.start()
         except OSError as error:
             for session in list(self._sessions.values()):
-                self._fail(session, f"the engine cannot be started: {error.strerror}")
+                if not session.kept:
+                    self._fail(session, f"the engine cannot be started: {error.strerror}")
         for session in list(self._sessions.values()):
             self._introduce(session)
 
@@ -367,7 +316,7 @@ class Sessions:
         self._sessions.pop(session.id, None)
         self._end_trial(session)
         if session.engine:
-            self.engine.send({"type": "session.close", "session": session.id})
+            self._engine_of(session).send({"type": "session.close", "session": session.id})
 
 
 async def _send(session: StreamSession, socket: WebSocket) -> None:
@@ -391,8 +340,3 @@ async def _next(socket: WebSocket) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ProtocolError("invalid_message", "a message is a JSON object with a type")
     return message
-
-
-def _is_number(value: object, limit: int) -> TypeGuard[int]:
-    """Whether a value of JSON is an integer from 0 to below ``limit``."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit

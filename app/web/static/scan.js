@@ -1,17 +1,18 @@
-// Scan with the camera of this device: one frame in flight, the newest one wins.
+// Scan with the camera of this device over /v1/stream: one frame waits for its acknowledgement, the next is the newest.
 
 import {clock, request} from "./api.js";
 
 const $ = id => document.getElementById(id);
 const WIDTH = 1280, HEIGHT = 720, QUALITY = 0.8;
-const SOCKET_WAIT_MS = 3000, RETRY_MS = 1000, SLOW_MS = 1500;
+const SOCKET_WAIT_MS = 5000, RETRY_MS = 1000, SLOW_MS = 1500, MOST_ATTEMPTS = 600;
 const parameters = new URLSearchParams(location.search);
 const showsView = parameters.get("view") !== "off";
 
 // Figures of this scan, for tests and for the line at the top.
-const stats = window.scanStats = {sent: 0, acknowledged: 0, posed: 0, inFlight: 0, mostInFlight: 0, transport: "", delays: [], says: [], cuts: 0, began: 0, ended: 0, name: "", errors: []};
-const captured = new Map();
-let scan = null, running = false, socket = null, lock = null, video = $("camera"), canvas = document.createElement("canvas"), upright = null, posedSeen = -1;
+const stats = window.scanStats = {sent: 0, acknowledged: 0, posed: 0, mostInFlight: 0, delays: [], says: [], cuts: 0, began: 0, ended: 0, name: "", errors: []};
+// The scan that takes pictures.
+let running = null, lock = null, upright = null;
+const video = $("camera"), canvas = document.createElement("canvas");
 
 function say(text) {
   if (stats.says.at(-1)?.text === text || (!stats.says.length && !text)) return;
@@ -27,7 +28,7 @@ async function openCamera() {
   video.srcObject = stream;
   await video.play();
   for (const track of stream.getVideoTracks()) {
-    track.addEventListener("ended", () => { if (running) stop("The camera was taken away: the scan was ended."); });
+    track.addEventListener("ended", () => { if (running) stop(running, "The camera was taken away: the scan was ended."); });
     const can = track.getCapabilities ? track.getCapabilities() : {};
     // A steady focus keeps the focal length; few phones allow it.
     if (can.focusMode?.includes("continuous")) track.applyConstraints({advanced: [{focusMode: "continuous"}]}).catch(() => {});
@@ -38,7 +39,7 @@ async function keepAwake() {
   try { lock = await navigator.wakeLock?.request("screen"); } catch { /* battery saver: the phone decides */ }
 }
 
-// A new picture of the camera as JPEG with its time, or null where the phone was turned.
+// A new picture of the camera as JPEG in base64 with its time, or null where the phone was turned.
 async function picture() {
   const width = video.videoWidth, height = video.videoHeight;
   if (!width) return null;
@@ -46,10 +47,13 @@ async function picture() {
   if ((width >= height) !== upright) { say("Turn the phone back: all pictures of a scan are taken the same way up"); return null; }
   const scale = Math.min(1, WIDTH / Math.max(width, height));
   canvas.width = Math.round(width * scale); canvas.height = Math.round(height * scale);
-  const at = performance.timeOrigin + performance.now();
+  const at = performance.now();
   canvas.getContext("2d", {alpha: false}).drawImage(video, 0, 0, canvas.width, canvas.height);
   const blob = await new Promise(resolve => canvas.toBlob(resolve, "image/jpeg", QUALITY));
-  return blob && {blob, at};
+  if (!blob) return null;
+  const reader = new FileReader();
+  await new Promise(resolve => { reader.onload = resolve; reader.readAsDataURL(blob); });
+  return {data: reader.result.split(",")[1], at};
 }
 
 const nextFrame = () => new Promise(resolve => {
@@ -57,118 +61,101 @@ const nextFrame = () => new Promise(resolve => {
   if (video.requestVideoFrameCallback) video.requestVideoFrameCallback(() => { clearTimeout(late); resolve(); });
 });
 
-function heard(message) {
-  if (message.posed !== undefined && message.posed > posedSeen) {
-    const now = performance.timeOrigin + performance.now();
-    for (let i = posedSeen + 1; i <= message.posed; i++) if (captured.has(i)) { stats.delays.push(now - captured.get(i)); captured.delete(i); }
-    posedSeen = message.posed;
-    if (!stats.posed) showView();
-    stats.posed = posedSeen + 1;
-  }
-  if (message.say !== undefined) say(message.say);
-}
-
-function acknowledged(message, at) {
-  stats.inFlight -= 1;
-  if (message.error) {
-    // A frame that was under way when the person stopped the scan comes after its end.
-    if (!running) return;
-    stats.errors.push(message.error);
-    if (message.ended !== false) stop(message.error); else note(message.error);
-    return;
-  }
-  if (message.ack !== undefined) { stats.acknowledged += 1; captured.set(message.ack, at); if (!stats.began) { stats.began = performance.now(); note("Scanning. Move slowly, and come back to where you began."); } }
-  heard(message);
-}
-
-function openSocket() {
+// A new connection that begins or resumes the session. What the server refuses has a code.
+function connect(scan) {
   return new Promise((resolve, reject) => {
-    const address = new URL(`api/scans/${scan.id}/stream`, location.href);
+    const address = new URL("v1/stream", location.href);
     address.protocol = address.protocol.replace("http", "ws");
     address.search = "";
-    const made = new WebSocket(address);
-    made.binaryType = "arraybuffer";
-    const limit = setTimeout(() => { made.close(); reject(new Error("the web socket does not open")); }, SOCKET_WAIT_MS);
-    made.onopen = () => { clearTimeout(limit); resolve(made); };
-    made.onerror = () => { clearTimeout(limit); reject(new Error("the web socket does not open")); };
+    const socket = scan.socket = new WebSocket(address);
+    const failed = () => { socket.close(); reject(new Error("The web socket does not open: a proxy in between has to pass it.")); };
+    const limit = setTimeout(failed, SOCKET_WAIT_MS);
+    socket.onopen = () => socket.send(JSON.stringify({type: "session.config", ...(scan.id ? {session_id: scan.id, received: scan.received} : {keep: scan.title})}));
+    socket.onerror = socket.onclose = () => { clearTimeout(limit); failed(); };
+    socket.onmessage = event => {
+      clearTimeout(limit);
+      const message = JSON.parse(event.data);
+      if (message.type === "error") { socket.onclose = socket.onerror = null; reject(Object.assign(new Error(message.message), {code: message.code})); return; }
+      scan.id = message.session_id;
+      scan.name = stats.name = message.name || scan.name;
+      scan.pending.forEach((_, frame) => { if (frame > message.last_frame) scan.pending.delete(frame); });  // lost: a newer one is sent
+      socket.onmessage = next => heard(scan, JSON.parse(next.data));
+      socket.onerror = null;
+      resolve(socket);
+    };
   });
 }
 
-async function overSocket() {
-  socket = await openSocket();
-  stats.transport = "socket";
-  let waiting = null;
-  const closed = new Promise(resolve => { socket.onclose = () => { if (waiting) waiting({lost: true}); resolve(); }; });
-  socket.onmessage = event => {
-    const message = JSON.parse(event.data);
-    if (message.ack !== undefined || message.error) { if (waiting) waiting(message); } else heard(message);
-  };
-  while (running && socket.readyState === WebSocket.OPEN) {
+function heard(scan, message) {
+  if (message.seq) { if (message.seq <= scan.received) return; scan.received = message.seq; }
+  switch (message.type) {
+    case "video.ack":
+      scan.pending.delete(message.frame);
+      stats.acknowledged += 1;
+      // The second one comes once the run has taken the first.
+      if (stats.acknowledged === 2) { stats.began = performance.now(); note("Scanning. Move slowly, and come back to where you began."); }
+      break;
+    case "result":
+      stats.delays.push(performance.now() - scan.captured.get(message.frame));
+      scan.captured.delete(message.frame);
+      if (!stats.posed) showView();
+      stats.posed += 1;
+      break;
+    case "guidance": if (running === scan) say(message.text); break;
+    case "session.done": leave(scan, "The scan was ended."); break;
+    case "error":
+      stats.errors.push(message.message);
+      if (message.code === "invalid_frame") { scan.pending.delete(message.frame); note(message.message); }
+      // Other errors close the connection, and the session is resumed.
+      else if (["engine_failed", "no_room"].includes(message.code)) leave(scan, message.message);
+  }
+  scan.wake();
+}
+
+// The session is over. Where nobody stopped it, the reason is shown.
+function leave(scan, reason) {
+  scan.over = true;
+  stop(scan, reason);
+  scan.socket.close(1000);
+  stats.done = true;
+}
+
+// Send frames while the connection lives: the next one once the last one is acknowledged.
+async function send(scan, socket) {
+  const closed = new Promise(resolve => { socket.onclose = resolve; });
+  socket.addEventListener("close", () => scan.wake());
+  const open = () => socket.readyState === WebSocket.OPEN;
+  while (running === scan && open()) {
     await nextFrame();
     const taken = await picture();
-    if (!taken || !running) continue;
-    if (socket.readyState !== WebSocket.OPEN) break;  // it closed in the meantime: no answer would come
-    const head = new DataView(new ArrayBuffer(8));
-    head.setFloat64(0, taken.at, true);
-    const answer = new Promise(resolve => { waiting = resolve; });
-    stats.sent += 1; stats.inFlight += 1; stats.mostInFlight = Math.max(stats.mostInFlight, stats.inFlight);
-    socket.send(new Blob([head, taken.blob]));
-    const message = await answer;
-    waiting = null;
-    if (message.lost) { stats.inFlight -= 1; break; }
-    acknowledged(message, taken.at);
+    if (!taken || running !== scan || !open()) continue;
+    const frame = stats.sent++, began = scan.began ??= taken.at;
+    scan.pending.set(frame, true); scan.captured.set(frame, taken.at);
+    stats.mostInFlight = Math.max(stats.mostInFlight, scan.pending.size);
+    socket.send(JSON.stringify({type: "video.frame", frame, time: (taken.at - began) / 1000, data: taken.data, received: scan.received}));
+    while (scan.pending.size && open() && running === scan) await new Promise(resolve => { scan.wake = resolve; });
   }
-  socket.close();
+  if (open()) socket.send(JSON.stringify({type: "video.done", received: scan.received}));
   await closed;
 }
 
-async function overPost() {
-  stats.transport = "post";
-  let failures = 0, watching = true;
-  (async () => {
-    while (watching && running) {
-      await new Promise(resolve => setTimeout(resolve, 200));
-      await request("GET", `api/scans/${scan.id}`, undefined, {timeout: 5000}).then(heard, () => {});
-    }
-  })();
-  try {
-    while (running) {
-      await nextFrame();
-      const taken = await picture();
-      if (!taken || !running) continue;
-      stats.sent += 1; stats.inFlight += 1; stats.mostInFlight = Math.max(stats.mostInFlight, stats.inFlight);
-      try {
-        const answer = await request("POST", `api/scans/${scan.id}/frames?captured=${taken.at}`, taken.blob, {timeout: 130000});
-        acknowledged(answer, taken.at);
-        failures = 0;
-      } catch (error) {
-        if ([400, 404].includes(error.status)) { acknowledged({error: error.message}, taken.at); return; }
-        stats.inFlight -= 1;
-        if (!failures) { stats.cuts += 1; note("The connection is cut. Stay where you are: the scan goes on when it is back."); }
-        failures += 1;
-        await new Promise(resolve => setTimeout(resolve, RETRY_MS));
-      }
-    }
-  } finally { watching = false; }
-}
-
-async function stream() {
-  let socketWorks = null;
-  while (running) {
+// Keep the session connected until it is over.
+async function stream(scan, socket) {
+  for (let attempts = 0; !scan.over && attempts < MOST_ATTEMPTS; attempts++) {
     try {
-      if (socketWorks === false) { await overPost(); continue; }
-      await overSocket();
-      socketWorks = true;
-    } catch {
-      if (socketWorks === null && stats.transport === "") { socketWorks = false; continue; }
+      socket ??= await connect(scan);
+      attempts = 0;
+      if (running === scan && stats.cuts) note("Scanning. Move slowly, and come back to where you began.");
+      await send(scan, socket);
+    } catch (error) {
+      if (error.code) { leave(scan, error.message); return; }
     }
-    if (!running) break;
-    stats.cuts += 1;
-    note("The connection is cut. Stay where you are: the scan goes on when it is back.");
+    socket = null;
+    if (scan.over) return;
+    if (!attempts) { stats.cuts += 1; if (running === scan) note("The connection is cut. Stay where you are: the scan goes on when it is back."); }
     await new Promise(resolve => setTimeout(resolve, RETRY_MS));
-    // The server may have ended the scan in the meantime.
-    await request("GET", `api/scans/${scan.id}`, undefined, {timeout: 5000}).catch(error => error.status === 404 && stop(error.message));
   }
+  if (!scan.over) leave(scan, "The connection is cut: the scan was ended.");
 }
 
 function showView() {
@@ -189,37 +176,34 @@ function figures() {
 
 async function begin() {
   $("shutter").disabled = true;
+  const scan = {title: parameters.get("name") || "", id: "", name: "", received: 0, pending: new Map(), captured: new Map(), over: false, wake() {}};
+  let socket = null;
   try {
     if (!video.srcObject) await openCamera();
-    scan = await request("POST", "api/scans", {name: parameters.get("name")});
+    socket = await connect(scan);
   } catch (error) { note(cameraError(error)); return; } finally { $("shutter").disabled = false; }
-  stats.name = scan.name;
-  running = true; upright = null;
+  Object.assign(stats, {sent: 0, acknowledged: 0, posed: 0, delays: [], began: 0, cuts: 0, done: false});
+  running = scan; upright = null;
   $("shutter").classList.add("on"); $("shutter").ariaLabel = "Stop scanning"; $("after").hidden = true;
   note("The network is being loaded: aim at the place where you begin.");
   keepAwake();
-  stream();
+  stream(scan, socket);
 }
 
-async function stop(reason = "") {
-  if (!running) return;
-  running = false;
+function stop(scan, reason = "") {
+  if (running !== scan) return;
+  running = null;
   stats.ended = performance.now();
   say("");
   $("figures").textContent = `${stats.acknowledged} frames`;
   $("shutter").classList.remove("on"); $("shutter").ariaLabel = "Start scanning";
-  if (socket) socket.close();
   try { lock?.release(); } catch { /* it is gone */ }
   note(reason || "The scan is being refined.");
-  for (let attempt = 0; attempt < 30; attempt++) {
-    try { await request("POST", `api/scans/${scan.id}/end`, {}); break; }
-    catch (error) { if (error.status) break; await new Promise(resolve => setTimeout(resolve, RETRY_MS)); }
-  }
+  scan.wake();
   $("view-box").hidden = true; $("view").removeAttribute("src"); $("toggle-view").hidden = true;
-  const open = Object.assign(document.createElement("a"), {className: "button", href: `view/${encodeURIComponent(stats.name)}/`, textContent: "Open it"});
+  const open = Object.assign(document.createElement("a"), {className: "button", href: `view/${encodeURIComponent(scan.name)}/`, textContent: "Open it"});
   $("after").replaceChildren(open); $("after").hidden = false;
-  stats.done = true;
-  if (!reason) watchRefinement(stats.name);
+  if (!reason) watchRefinement(scan.name);
 }
 
 // Say how far the refinement of a scan is, until it ends or another scan begins.
@@ -247,7 +231,7 @@ function cameraError(error) {
   return error.message;
 }
 
-$("shutter").onclick = () => running ? stop() : begin();
+$("shutter").onclick = () => running ? stop(running) : begin();
 $("toggle-view").onclick = () => { const hide = !$("view-box").hidden; $("view-box").hidden = hide; $("toggle-view").textContent = hide ? "Show 3D" : "Hide 3D"; };
 document.addEventListener("visibilitychange", () => { if (!document.hidden && running) keepAwake(); });
 setInterval(figures, 500);

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import random
-import struct
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +32,7 @@ REQUESTS = 12
 PATHS = (
     "/", "/scan", "/api/state", "/api/uploads", "/api/uploads/{}", "/api/sources", "/api/jobs/{}", "/api/jobs/1/{}",
     "/api/exports/{}", "/api/results/{}", "/api/results/{}/picture", "/api/results/result/{}", "/api/results/{}/export",
-    "/api/scans", "/api/scans/{}", "/api/scans/{}/frames", "/api/scans/{}/end", "/view/{}", "/view/{}/{}", "/static/{}",
+    "/view/{}", "/view/{}/{}", "/static/{}",
 )  # fmt: skip
 LARGE = "9" * 5000
 NAMES = (LARGE, "..", "../..", "%2e%2e%2f", "result", "1", "-1", "9" * 20, "a" * 3000, "%00", "é", "stop", "rename")
@@ -205,13 +204,14 @@ def _parameters(draw: random.Random) -> dict[str, str]:
 
 def _socket(client: TestClient, draw: random.Random) -> None:
     """Open a web socket of a scan or viewer, and leave in the middle. The run does not take frames here."""
-    made = client.post("/api/scans", json={})
-    number = made.json()["id"] if made.status_code == 201 else "x"
-    path = draw.choice((f"/api/scans/{number}/stream", "/api/scans/../stream", "/view/result", "/view/%2e%2e/"))
+    path = draw.choice(("/v1/stream", "/v1/../stream", "/view/result", "/view/%2e%2e/"))
     with suppress(WebSocketDisconnect), client.websocket_connect(f"ws://127.0.0.1:8080{path}") as socket:
-        socket.send_bytes(draw.choice((b"", b"1234567", struct.pack("<d", float("nan")) + draw.randbytes(50))))
+        socket.send_text(json.dumps({"type": "session.config", "keep": draw.choice((*NAMES, None, 7, []))}))
+        data = draw.choice(("", "/9j/", "=" * 9, draw.randbytes(50).hex()))
+        frame = {"type": "video.frame", "frame": 0, "data": data}
+        socket.send_text(draw.choice((json.dumps(frame), "text")))
         if draw.random() < 0.5:
-            socket.send_text("text")
+            socket.send_bytes(b"1234567")
     with suppress(InputError, OutputError):
         jpeg_size(broken_bytes(b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11\x08\x00\x60\x00\x80\x03" + bytes(40), draw))
 

@@ -37,9 +37,8 @@ def stream(folder: Path, source: Path, draw: random.Random) -> None:
             match draw.randrange(5):
                 case 0 if len(sockets) < 6:
                     sockets.append(stack.enter_context(client.websocket_connect(ADDRESS)))
-                    config = {
-                        draw.choice(("camera", "include", "preset", "mapping", "session_id")): draw.choice(VALUES)
-                    }
+                    key = draw.choice(("camera", "include", "preset", "mapping", "session_id", "keep"))
+                    config = {key: draw.choice(VALUES)}
                     sockets[-1].send_json({"type": "session.config", **(config if draw.random() < 0.3 else {})})
                 case 1 if sockets:
                     sockets.pop(draw.randrange(len(sockets))).close(draw.choice((1000, 1001, 1011)))

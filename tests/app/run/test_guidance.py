@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -25,14 +26,14 @@ class Phone:
         self.said: list[str] = []
         self.said_at: list[int] = []
         self.frame = -1
-        self.posed_frames: list[int] = []
+        self.results: list[dict[str, Any]] = []
 
-    def say(self, text: str) -> None:
-        self.said.append(text)
+    def tell(self, message: dict[str, Any]) -> None:
+        if message["type"] == "result":
+            self.results.append(message)
+            return
+        self.said.append(message["text"])
         self.said_at.append(self.frame)
-
-    def posed(self, index: int) -> None:
-        self.posed_frames.append(index)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,9 @@ def test_a_lost_place_is_told_until_it_is_found() -> None:
     healths = [None, *[0.8] * 6, *[0.05] * 8, *[0.9] * 8]
     for index, health in enumerate(healths):
         watch.add(replace(room_result(index, size=(28, 21)), health=health))
-    assert phone.said == [LOST, ""] and phone.posed_frames == list(range(len(healths)))
+    assert phone.said == [LOST, ""]
+    assert [(each["frame"], each["health"]) for each in phone.results] == list(enumerate(healths))
+    assert [phone.results[at]["state"] for at in (0, 6, 10, -1)] == ["initialising", "tracking", "weak", "tracking"]
 
 
 def test_a_new_segment_is_a_lost_place() -> None:

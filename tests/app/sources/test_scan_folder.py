@@ -51,8 +51,8 @@ def test_a_scan_is_read_while_it_grows_and_again(tmp_path: Path) -> None:
         assert not source.live and [(s.index, s.timestamp) for s in source.segments] == [(3, 5.3)]
     thread.join()
     assert first == [(0, 0.0, 0, 0), (1, 0.1, 0, 1), (2, 0.2, 0, 2), (3, 5.3, 1, 3), (4, 5.4, 1, 4)]
-    taken = [json.loads(line)["taken"] for line in (tmp_path / "scan" / FEEDBACK_NAME).read_text().splitlines()]
-    assert taken == [0, 1, 2, 3, 4]
+    told = [json.loads(line) for line in (tmp_path / "scan" / FEEDBACK_NAME).read_text().splitlines()]
+    assert told == [{"type": "taken", "frame": index} for index in range(5)]
     with open_source(str(tmp_path / "scan")) as source:
         assert not source.live and source.feedback is None and source.frame_hint == 5
         assert [(frame.index, frame.timestamp, frame.segment, number_of(frame.rgb)) for frame in source] == first

@@ -43,17 +43,21 @@ with (folder / "starts.txt").open("a") as file:
     file.write(" ".join(sys.argv[1:]) + "\\n")
 if Path(source).is_dir():  # a scan
     frames, said, feedback = Path(source, "frames.jsonl"), 0, Path(source, "feedback.jsonl")
+    def tell(**message):
+        with feedback.open("a") as file:
+            file.write(json.dumps(message) + "\\n")
     while True:
         lines = frames.read_text().splitlines()
         for line in lines[said:]:
             entry = json.loads(line)
             if entry.get("end"):
+                tell(type="session.done")
                 sys.exit(0)
-            with feedback.open("a") as file:
-                file.write(json.dumps({"taken": entry["index"]}) + "\\n")
-                file.write(json.dumps({"posed": entry["index"], "at": 0}) + "\\n")
-                if entry["index"] == 2:
-                    file.write(json.dumps({"say": "Too dark"}) + "\\n")
+            index = entry["index"]
+            tell(type="taken", frame=index)
+            tell(type="result", frame=index, time=entry["time"], segment=entry["segment"], pose=[], state="tracking")
+            if index == 2:
+                tell(type="guidance", text="Too dark")
         said = len(lines)
         time.sleep(0.01)
 content = Path(source).read_bytes() if Path(source).exists() else b""

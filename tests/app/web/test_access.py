@@ -63,15 +63,14 @@ def test_foreign_hosts_and_origins_are_refused(tmp_path: Path, headers: dict[str
     with served(tmp_path / "data", jobs=0) as client:
         assert client.get("/api/state", headers=headers).status_code == 403
         assert client.post("/api/uploads", json={"name": "a", "size": 5}, headers=headers).status_code == 403
-        made = client.post("/api/scans", json={}).json()
-        for path in ("/view/x/", f"/api/scans/{made['id']}/stream"):
+        for path in ("/view/x/", "/v1/stream"):
             with pytest.raises(WebSocketDisconnect), client.websocket_connect(f"{SOCKETS}{path}", headers=headers):
                 pass
 
 
 def test_forms_of_other_pages_change_nothing(tmp_path: Path) -> None:
     with served(tmp_path / "data", jobs=0, headers={}) as client:
-        for method, path in (("POST", "/api/uploads"), ("POST", "/api/scans"), ("DELETE", "/api/results/x")):
+        for method, path in (("POST", "/api/uploads"), ("POST", "/api/sources"), ("DELETE", "/api/results/x")):
             assert client.request(method, path, content=b'{"name": "a", "size": 5}').status_code == 403
 
 
@@ -104,7 +103,7 @@ def test_no_path_leads_out(tmp_path: Path, path: str) -> None:
 
 def test_web_sockets_are_bounded(tmp_path: Path) -> None:
     with served(tmp_path / "data", limits=WebLimits(sockets=2)) as client:
-        path = f"{SOCKETS}/api/scans/{client.post('/api/scans', json={}).json()['id']}/stream"
+        path = f"{SOCKETS}/v1/stream"
         with client.websocket_connect(path), client.websocket_connect(path):
             with pytest.raises(WebSocketDenialResponse) as refused, client.websocket_connect(path):
                 pass

@@ -86,13 +86,15 @@ def name_things(port: int) -> None:
         ("uploads", {"name": f"{NAME}.mp4", "size": 1000, "options": {}}),
         ("sources", {"address": f"rtsp://127.0.0.1:9/{TEXT}", "name": TEXT}),
         ("sources", {"address": "rtsp://127.0.0.1:9/a", "name": NAME}),
-        ("scans", {"name": TEXT}),
     ):
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/api/{path}", json.dumps(body).encode(), {"X-Stream-Recon": "1"}
         )
         with suppress(urllib.error.HTTPError):
             urllib.request.urlopen(request, timeout=30).close()
+    with connect(f"ws://127.0.0.1:{port}/v1/stream") as socket:
+        socket.send(json.dumps({"type": "session.config", "keep": TEXT}))
+        assert json.loads(socket.recv())["job"]
     for config in ({TEXT: 1}, {"preset": TEXT}, {"session_id": TEXT, "received": 0}, {"type": TEXT}):
         with connect(f"ws://127.0.0.1:{port}/v1/stream") as socket:
             socket.send(json.dumps({"type": "session.config", **config}))

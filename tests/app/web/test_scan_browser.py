@@ -21,9 +21,6 @@ from tests.app.web.serving import listening
 from tests.chromium import chromium, needs_browser
 
 SAMPLE = Path(web.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
-BLOCKED_SOCKETS = (
-    "WebSocket = class { constructor() { setTimeout(() => this.onerror(new Event('error')), 10); } close() {} }"
-)
 CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, needs_browser]
@@ -89,7 +86,8 @@ def test_a_scan_over_self_made_https(tmp_path: Path) -> None:
         begin(driver, f"https://127.0.0.1:{server.port}/scan?view=off&name=room")
         until(lambda: stats(driver)["posed"] >= 14, 180, "poses")
         found = end(driver)
-        assert found["transport"] == "socket" and found["mostInFlight"] == 1 and not found["errors"]
+        assert found["mostInFlight"] == 1 and not found["errors"]
+        print(f"delay from capture to pose, 95 %: {np.percentile(found['delays'], 95):.0f} ms")
         assert found["acknowledged"] >= 10 and found["posed"] >= 8 and found["cuts"] == 0
         record = finished(data, "room-recon")
         # The last frame may have been on its way.
@@ -118,8 +116,8 @@ def ate_over_path(result: Path, scan: Path) -> float:
     return error
 
 
-def test_transport_over_a_poor_network(tmp_path: Path) -> None:
-    """A cut goes on as a new segment; where web sockets are blocked, frames come by post."""
+def test_a_cut_connection_is_resumed(tmp_path: Path) -> None:
+    """It goes on as a new segment of the same result."""
     camera = camera_file(tmp_path / "camera.mjpeg", sample()[:60], 4)
     data = tmp_path / "data"
     with (
@@ -138,15 +136,9 @@ def test_transport_over_a_poor_network(tmp_path: Path) -> None:
         until(lambda: stats(driver)["acknowledged"] >= kept + 4, 60, "more frames")
         found = end(driver)
         relay.close()
-        assert found["transport"] == "socket" and found["cuts"] >= 1
+        assert found["cuts"] >= 1 and not found["errors"]
         segments = [entry["segment"] for entry in scanned(data) if "segment" in entry]
         assert sorted(set(segments)) == [0, 1] and segments == sorted(segments)
-
-        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": BLOCKED_SOCKETS})
-        begin(driver, f"http://127.0.0.1:{port}/scan?view=off")
-        until(lambda: stats(driver)["posed"] >= 8, 120, "poses")
-        found = end(driver)
-        assert found["transport"] == "post" and found["mostInFlight"] == 1 and not found["errors"]
 
 
 def test_guidance_appears_and_goes(tmp_path: Path) -> None:

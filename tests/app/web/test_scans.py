@@ -1,26 +1,26 @@
-"""Scans: one frame in flight, acknowledged when taken, by web socket and by POST; cuts become segments."""
+"""Scans: sessions of ``/v1/stream`` whose frames are kept; cuts become segments, and runs tell what they see."""
 
+import base64
+import errno
 import json
-import struct
+import os
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-from starlette.testclient import TestClient
-from starlette.websockets import WebSocketDisconnect
 
+from stream_recon.app.core import output_file
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.limits import DEFAULT_LIMITS, WebLimits
 from stream_recon.app.web.scans import TURNED, jpeg_size
 from stream_recon.configs.errors import InputError
 from tests.app.web.serving import served
-from tests.app.web.test_jobs import job, until
-
-SOCKETS = "ws://127.0.0.1:8080"
+from tests.app.web.test_jobs import job
+from tests.app.web.test_jobs import until as happens
+from tests.app.web.test_sessions import ADDRESS, begin, heard, until
 
 
 def jpeg(width: int = 128, height: int = 96) -> bytes:
@@ -28,21 +28,9 @@ def jpeg(width: int = 128, height: int = 96) -> bytes:
     return cv2.imencode(".jpg", image)[1].tobytes()
 
 
-def message(at: float, picture: bytes | None = None) -> bytes:
-    return struct.pack("<d", at) + (jpeg() if picture is None else picture)
-
-
-def acknowledgement(socket: Any) -> dict[str, Any]:
-    """The next answer to a frame; other news are passed over."""
-    while True:
-        found: dict[str, Any] = json.loads(socket.receive_text())
-        if "ack" in found or "error" in found:
-            return found
-
-
-def begin(client: TestClient, **given: Any) -> tuple[str, str]:
-    made = client.post("/api/scans", json=given).json()
-    return made["id"], made["name"]
+def send(socket: Any, number: int, seconds: float | None, picture: bytes | None = None, **more: Any) -> None:
+    data = base64.b64encode(jpeg() if picture is None else picture).decode()
+    socket.send_json({"type": "video.frame", "frame": number, "time": seconds, "data": data, **more})
 
 
 def frames_of(folder: Path) -> list[dict[str, Any]]:
@@ -50,130 +38,168 @@ def frames_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (scan / "frames.jsonl").read_text().splitlines()]
 
 
-def test_frames_are_acknowledged_and_kept(tmp_path: Path) -> None:
-    with served(tmp_path / "data") as client:
-        number, name = begin(client, name="Hall")
-        assert name == "Hall-recon"
-        with client.websocket_connect(f"{SOCKETS}/api/scans/{number}/stream") as socket:
-            answers = []
-            for i in range(4):
-                socket.send_bytes(message(1e12 + 100 * i))
-                answers.append(acknowledgement(socket))
-        assert [answer["ack"] for answer in answers] == [0, 1, 2, 3]
-        until(lambda: client.get(f"/api/scans/{number}").json() == {"posed": 3, "say": "Too dark"})
-        assert client.post(f"/api/scans/{number}/end").json() == {"name": "Hall-recon"}
-        until(lambda: not job(client))  # the run ends by itself, and a run that is done is listed as its result
+def test_frames_are_kept_and_have_results(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as client, client.websocket_connect(ADDRESS) as socket:
+        created = begin(socket, keep="Hall")
+        assert created["name"] == "Hall-recon" and created["job"] == 1
+        messages = []
+        for number in (2, 3, 5, 9):
+            send(socket, number, number / 10)
+            messages += until(socket, "result", frame=number)
+        messages += [] if any(each["type"] == "guidance" for each in messages) else until(socket, "guidance")
+        socket.send_json({"type": "video.done"})
+        messages += until(socket, "session.done")
+        happens(lambda: not job(client))  # the run ends by itself, and a run that is done is listed as its result
+    assert [each["seq"] for each in messages] == list(range(1, len(messages) + 1))
+    for kind in ("video.ack", "result"):
+        assert [each["frame"] for each in messages if each["type"] == kind] == [2, 3, 5, 9]
+    assert [each["time"] for each in messages if each["type"] == "result"] == [0.2, 0.3, 0.5, 0.9]
+    assert [each["text"] for each in messages if each["type"] == "guidance"] == ["Too dark"]
+    assert (messages[-1]["frames"], messages[-1]["dropped"]) == (4, 0)
     frames = frames_of(tmp_path / "data")
-    assert [frame.get("time") for frame in frames] == [0.0, 0.1, 0.2, 0.3, None] and frames[-1] == {"end": True}
+    assert [frame.get("time") for frame in frames] == [0.2, 0.3, 0.5, 0.9, None] and frames[-1] == {"end": True}
     assert {frame["segment"] for frame in frames[:-1]} == {0}
 
 
-def test_a_phone_hears_what_changes_between_its_frames_once(tmp_path: Path) -> None:
-    with served(tmp_path / "data") as client:
-        number, _ = begin(client)
-        with client.websocket_connect(f"{SOCKETS}/api/scans/{number}/stream") as socket:
-            news = []
-            for i in range(3):
-                socket.send_bytes(message(1e12 + 100 * i))
-            while not news or news[-1] != {"posed": 2, "say": "Too dark"}:
-                heard = json.loads(socket.receive_text())
-                news += [heard] if "posed" in heard and "ack" not in heard else []
-            time.sleep(0.5)
-            socket.send_bytes(b"short")
-            last = json.loads(socket.receive_text())
-        assert "error" in last, "news that are none"
-        assert all(a != b for a, b in pairwise(news)) and [each["posed"] for each in news] == sorted(
-            each["posed"] for each in news
-        )
-
-
-def test_frames_come_by_post_where_no_web_socket_opens(tmp_path: Path) -> None:
-    with served(tmp_path / "data") as client:
-        number, _ = begin(client)
-        for i in range(3):
-            answer = client.post(f"/api/scans/{number}/frames?captured={5000 + 50 * i}", content=jpeg())
-            assert answer.status_code == 200 and answer.json()["ack"] == i
-        assert [frame["time"] for frame in frames_of(tmp_path / "data")] == [0.0, 0.05, 0.1]
-
-
 def test_a_cut_connection_goes_on_as_a_new_segment(tmp_path: Path) -> None:
-    with served(tmp_path / "data", limits=WebLimits(scan_pause_s=0.2)) as client:
-        number, _ = begin(client)
-        for at in (0, 50):
-            client.post(f"/api/scans/{number}/frames?captured={10_000 + at}", content=jpeg())
-        time.sleep(0.4)
-        for at in (5000, 5050):
-            client.post(f"/api/scans/{number}/frames?captured={10_000 + at}", content=jpeg())
-        assert [(frame["segment"], frame["time"]) for frame in frames_of(tmp_path / "data")] == [
-            (0, 0.0), (0, 0.05), (1, 5.0), (1, 5.05),
+    with served(tmp_path / "data", limits=WebLimits(scan_pause_s=0.2, resume_s=0.01, housekeeping_s=0.05)) as client:
+        with client.websocket_connect(ADDRESS) as socket:
+            created = begin(socket, keep="")
+            for number in (0, 1):
+                send(socket, number, number / 20)
+                last = until(socket, "result", frame=number)[-1]["seq"]
+            socket.close(1001)
+        time.sleep(0.4)  # a scan may be resumed for longer than other sessions
+        with client.websocket_connect(ADDRESS) as socket:
+            assert begin(socket, session_id=created["session_id"], received=last)["last_frame"] == 1
+            messages = []
+            for number in (2, 3):
+                send(socket, number, 5 + number / 20)
+                messages += until(socket, "result", frame=number)
+        assert [each["frame"] for each in messages if each["type"] == "video.ack"] == [2, 3]
+        assert [(frame["segment"], frame["time"]) for frame in frames_of(tmp_path / "data")[:4]] == [
+            (0, 0.0), (0, 0.05), (1, 5.1), (1, 5.15),
         ]  # fmt: skip
 
 
 def test_a_slow_run_is_no_cut(tmp_path: Path) -> None:
     """While a frame waits for the run, the phone is silent because nobody asks."""
-    with served(tmp_path / "data", limits=WebLimits(scan_pause_s=0.3)) as client:
-        number, _ = begin(client)
+    with (
+        served(tmp_path / "data", limits=WebLimits(scan_pause_s=0.3)) as client,
+        client.websocket_connect(ADDRESS) as socket,
+    ):
+        begin(socket, keep="")
         began = time.monotonic()
-        client.post(f"/api/scans/{number}/frames?captured=10000", content=jpeg())  # waits for the program's start
-        at = 10_000 + 1000 * (time.monotonic() - began)
-        client.post(f"/api/scans/{number}/frames?captured={at}", content=jpeg())
+        for number in range(3):  # the second one waits for the program's start
+            send(socket, number, 100 + time.monotonic() - began)
+            until(socket, "video.ack", frame=number)
         assert {frame["segment"] for frame in frames_of(tmp_path / "data")} == {0}
 
 
-def test_a_turned_phone_is_told_so(tmp_path: Path) -> None:
+def test_frames_that_are_not_kept_are_refused_in_a_line(tmp_path: Path) -> None:
+    cases: list[tuple[bytes, dict[str, Any], str]] = [
+        (b"", {}, "JPEG"),
+        (b"GIF89a", {}, "JPEG"),
+        (jpeg()[:40], {}, "JPEG"),
+        (jpeg(), {"data": "?"}, "base64"),
+        (jpeg(), {"format": "rgb", "width": 4, "height": 4}, "jpeg"),
+        (jpeg(), {"time": 0.0}, "times must rise"),
+        (jpeg(), {"time": "soon"}, "seconds"),
+        (jpeg(96, 128), {}, TURNED),
+    ]
+    with served(tmp_path / "data") as client, client.websocket_connect(ADDRESS) as socket:
+        begin(socket, keep="")
+        send(socket, 0, None)
+        until(socket, "result", frame=0)
+        for number, (data, more, line) in enumerate(cases, 1):
+            send(socket, number, float(number), data, **more)
+            refused = until(socket, "error")[-1]
+            assert (refused["code"], refused["frame"]) == ("invalid_frame", number) and line in refused["message"]
+        send(socket, 99, None)
+        until(socket, "result", frame=99)
+    assert [frame["index"] for frame in frames_of(tmp_path / "data") if "index" in frame] == [0, 1]
+
+
+def test_scans_that_cannot_begin_are_told_why(tmp_path: Path) -> None:
     with served(tmp_path / "data") as client:
-        number, _ = begin(client)
-        with client.websocket_connect(f"{SOCKETS}/api/scans/{number}/stream") as socket:
-            socket.send_bytes(message(1000.0))
-            assert acknowledgement(socket)["ack"] == 0
-            socket.send_bytes(message(1100.0, jpeg(96, 128)))
-            assert acknowledgement(socket) == {"ack": 0, "say": TURNED}
-            socket.send_bytes(message(1200.0))
-            assert acknowledgement(socket)["ack"] == 1
-        assert len(frames_of(tmp_path / "data")) == 2
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"1234567", b"12345678", b"12345678" + b"GIF89a", b"12345678" + jpeg()[:40], b"\xff" * 8 + jpeg()]
-)
-def test_other_messages_are_refused_in_a_line(tmp_path: Path, data: bytes) -> None:
-    with served(tmp_path / "data") as client:
-        number, _ = begin(client)
-        with client.websocket_connect(f"{SOCKETS}/api/scans/{number}/stream") as socket:
-            socket.send_bytes(data)
-            answer = acknowledgement(socket)
-            # The last one has a time that is no number: it counts as unknown, and the picture as good.
-            assert (
-                answer.get("ack") == 0
-                if data.endswith(jpeg())
-                else "JPEG" in answer["error"] or "time" in answer["error"]
-            )
-            socket.send_bytes(message(1000.0))
-            assert "ack" in acknowledgement(socket)
-
-
-def test_scans_that_are_not_open_are_refused(tmp_path: Path) -> None:
-    with served(tmp_path / "data") as client:
-        with pytest.raises(WebSocketDisconnect), client.websocket_connect(f"{SOCKETS}/api/scans/nothing/stream"):
-            pass
-        assert client.post("/api/scans/../frames", content=jpeg()).status_code in (400, 404, 405)
+        for config, line in (({"keep": 7}, "the name is no text"), ({"keep": "", "include": []}, "has include")):
+            with client.websocket_connect(ADDRESS) as socket:
+                refused = begin(socket, **config)
+                assert refused["code"] == "invalid_config" and line in refused["message"]
         for _ in range(DEFAULT_LIMITS.scans):
-            begin(client)
-        assert client.post("/api/scans", json={}).status_code == 429
+            with client.websocket_connect(ADDRESS) as socket:
+                begin(socket, keep="")
+                send(socket, 0, None)
+                until(socket, "result")
+                socket.close(1001)
+        with client.websocket_connect(ADDRESS) as socket:
+            refused = begin(socket, keep="")
+            assert refused["code"] == "busy" and refused["retry_after"] > 0
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_bytes(b"12")
+    with served(tmp_path / "full", quota=1) as client, client.websocket_connect(ADDRESS) as socket:
+        assert begin(socket, keep="")["code"] == "no_room"
 
 
-def test_a_run_that_ends_is_told_to_the_phone(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_a_scan_from_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, permissions: int = 0o644) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with served(tmp_path / "data") as client, client.websocket_connect(ADDRESS) as socket:
+        monkeypatch.setattr(output_file, "open_new", full)
+        assert begin(socket, keep="")["code"] == "no_room"
+        monkeypatch.undo()
+        assert client.get("/api/state").json()["jobs"] == []
+        assert "stream_recon_sessions 0" in client.get("/metrics").text
+
+
+def test_a_job_that_is_stopped_ends_its_scan(tmp_path: Path) -> None:
     with served(tmp_path / "data") as client:
-        number, _ = begin(client)
-        client.post(f"/api/scans/{number}/frames?captured=1", content=jpeg())
-        client.post("/api/jobs/1/stop")  # a scan's stop is its end
-        answer = client.post(f"/api/scans/{number}/frames?captured=2", content=jpeg())
-        assert answer.status_code == 404 and "ended" in answer.json()["error"]
+        with client.websocket_connect(ADDRESS) as socket:
+            number = begin(socket, keep="")["job"]
+            send(socket, 0, None)
+            until(socket, "result")
+            client.post(f"/api/jobs/{number}/stop")
+            assert until(socket, "session.done")[-1]["frames"] == 1
+        assert frames_of(tmp_path / "data")[-1] == {"end": True}
+        happens(lambda: not job(client))  # done, not stopped
+        with client.websocket_connect(ADDRESS) as socket:
+            number = begin(socket, keep="")["job"]
+            client.post(f"/api/jobs/{number}/stop")
+            failed = until(socket, "error")[-1]
+            assert (failed["code"], failed["message"]) == ("engine_failed", "its run has ended")
+
+
+def test_a_client_that_ends_its_session_ends_the_scan(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as client:
+        with client.websocket_connect(ADDRESS) as socket:
+            begin(socket, keep="")
+            send(socket, 0, None)
+            until(socket, "result")
+            socket.close(1000)
+        happens(lambda: frames_of(tmp_path / "data")[-1] == {"end": True})
+        with client.websocket_connect(ADDRESS) as socket:
+            number = begin(socket, keep="")["job"]
+            socket.send_json({"type": "video.done"})
+            assert heard(socket)["type"] == "session.done"
+        happens(lambda: job(client, number)["state"] == "stopped")
+
+
+def test_a_run_that_dies_is_told(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as client, client.websocket_connect(ADDRESS) as socket:
+        begin(socket, keep="")
+        send(socket, 0, None)
+        until(socket, "result")
+        (scan,) = DataFolder(tmp_path / "data").scans.iterdir()
+        with (scan / "frames.jsonl").open("a") as file:
+            file.write("no line\n")  # at which the program fails
+        failed = until(socket, "error")[-1]
+        assert failed["code"] == "engine_failed" and "code 1" in failed["message"]
 
 
 def test_a_scan_that_a_kill_cut_off_can_be_read_again(tmp_path: Path) -> None:
-    with served(tmp_path / "data", jobs=0) as client:
-        begin(client)
+    with served(tmp_path / "data", jobs=0) as client, client.websocket_connect(ADDRESS) as socket:
+        begin(socket, keep="")
     (folder,) = DataFolder(tmp_path / "data").scans.iterdir()
     (folder / "frames.jsonl").write_text('{"index": 0, "time": 0.0, "segment": 0}\n{"index": 1, "ti')
     with served(tmp_path / "data", jobs=0):

@@ -39,7 +39,7 @@ from stream_recon.configs.errors import ConfigError, OutputError
 from tests.app.result.test_writer import write_run
 from tests.app.web.browsing import ServerProcess, until
 from tests.app.web.serving import ENGINE, HEADER
-from tests.app.web.test_scans import jpeg, message
+from tests.app.web.test_scans import jpeg
 
 IDLE_SECONDS = 3
 PACE = 20
@@ -393,12 +393,13 @@ def test_a_client_that_goes_away_in_the_middle_leaves_the_rest_unharmed(running:
         gone.sendall(head.encode() + b"x" * 5000)
         until(lambda: ask("GET", f"/api/uploads/{number}")["offset"] == 5000, 10)
     assert ask("GET", f"/api/uploads/{number}")["offset"] == 5000
-    scan = ask("POST", "/api/scans")["id"]
-    address = f"ws://127.0.0.1:{running.port}/api/scans/{scan}/stream"
-    with websockets.sync.client.connect(address) as phone:
-        phone.send(message(1000.0, jpeg()))  # and leaves before the answer
+    with websockets.sync.client.connect(f"ws://127.0.0.1:{running.port}/v1/stream") as phone:
+        phone.send(json.dumps({"type": "session.config", "keep": ""}))
+        job = json.loads(phone.recv())["job"]
+        data = base64.b64encode(jpeg()).decode()
+        phone.send(json.dumps({"type": "video.frame", "frame": 0, "data": data}))  # and leaves before the answer
     until(lambda: ask("GET", "/api/state")["jobs"])
-    ask("POST", f"/api/scans/{scan}/end")
+    ask("POST", f"/api/jobs/{job}/stop")
 
 
 def test_one_server_for_a_folder(tmp_path: Path) -> None:

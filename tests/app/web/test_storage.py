@@ -16,7 +16,7 @@ from stream_recon.app.web.jobs import COLUMNS, SCHEMA, JobStore
 from stream_recon.configs.errors import OutputError
 from tests.app.web.serving import VIDEO, served, upload
 
-REQUESTS = (("uploads", {"name": "a.mp4", "size": 5}), ("sources", {"address": "rtsp://a/b"}), ("scans", {}))
+REQUESTS = (("uploads", {"name": "a.mp4", "size": 5}), ("sources", {"address": "rtsp://a/b"}))
 """Requests that add something to the queue."""
 
 

@@ -216,7 +216,7 @@ def test_a_folder_with_a_quota_takes_no_more_until_something_is_removed(tmp_path
         client.patch(f"/api/uploads/{number}?offset=0", content=b"x" * 98_000)
         (tmp_path / "data" / "more").write_bytes(bytes(3000))
         until(lambda: client.get("/api/state").json()["limits"]["bytes"] == 0, 10)
-        for path, body in (("uploads", {"name": "c", "size": 1}), ("sources", {"address": "0"}), ("scans", {})):
+        for path, body in (("uploads", {"name": "c", "size": 1}), ("sources", {"address": "0"})):
             full = client.post(f"/api/{path}", json=body)
             assert full.status_code == 507 and full.json()["error"], path
         client.delete(f"/api/uploads/{number}")
