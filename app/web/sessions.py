@@ -265,7 +265,7 @@ class Sessions:
         self._metrics.count("messages_total", type=message["type"])
         if message["type"] == "result":
             session.losses = 0
-            self._losses = self._losses if session.kept else 0
+            self._losses *= bool(session.kept)  # a run of its own tells nothing of the engine
             self._has_results |= not session.kept
             session.last_time = message["time"]
             session.segment = message["segment"] = session.first_segment + message["segment"]
