@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from stream_recon.app.datasets import colmap, kitti_raw, nerfstudio, recording, rgbd, rigs, rooms
+from stream_recon.app.datasets import colmap, kitti_raw, nerfstudio, recording, rgbd, rigs, rooms, sequence
 from stream_recon.app.datasets.recording import Recording, images_in
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.configs.errors import ConfigError, InputError
@@ -107,9 +107,9 @@ READERS: tuple[DatasetReader, ...] = (
     DatasetReader(
         "sequence",
         "Sequences of 'stream-recon eval'",
-        recording.is_sequence,
-        _count(recording.sequence_images),
-        recording.load_sequence,
+        sequence.is_sequence,
+        _count(sequence.sequence_images),
+        sequence.read_sequence,
     ),
     VIDEO,
     IMAGES,

@@ -1,7 +1,6 @@
 """`Recording`: images, timestamps, poses, camera and depth of one scene as its reader finds them.
 
-Helpers of readers, for images in time order and depth images. Readers of layouts without a data set: sequences of the
-command ``eval``, folders of images, video files.
+Helpers of readers, for images in time order and depth images. Readers of folders of images and video files.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from stream_recon.app.core.ground_truth import DepthMap, DepthPoints, DepthTruth, GroundTruth, Poses, no_depth
 from stream_recon.app.core.input_file import input_errors
 from stream_recon.app.core.types import Intrinsics, reduced_size
-from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.sources.calibration import Calibration, one_camera
 from stream_recon.app.sources.capture import open_capture, shown_frame_count
@@ -174,6 +172,8 @@ class TimedImageReader(ImageReader):
         if rgb is None or self._side is None or max(rgb.shape) <= self._side:
             return rgb
         size = reduced_size((rgb.shape[1], rgb.shape[0]), self._side)
+        if self.transparent is not None:
+            self.transparent = cv2.resize(self.transparent.view(np.uint8), size, interpolation=cv2.INTER_NEAREST) > 0
         return np.asarray(cv2.resize(rgb, size, interpolation=cv2.INTER_AREA), np.uint8)
 
     def grab(self) -> tuple[int, float] | None:
@@ -311,11 +311,6 @@ MAPS_PROBED = 3
 """Images of a folder whose content is looked at."""
 
 
-def is_sequence(path: Path) -> bool:
-    truth = any((path / name).is_file() for name in ("poses.txt", "intrinsics.txt")) or (path / "sparse").is_dir()
-    return truth and has_images(path / "rgb")
-
-
 def is_image_folder(path: Path) -> bool:
     if OTHER_WORDS.search(path.name.lower().replace("_", " ").replace("-", " ")):
         return False
@@ -342,10 +337,6 @@ def is_video(path: Path) -> bool:
     return path.suffix.lower() in VIDEO_SUFFIXES and path.is_file()
 
 
-def sequence_images(path: Path) -> tuple[Path, ...]:
-    return images_in(path / "rgb")
-
-
 def count_video(path: Path) -> int | None:
     """Number of frames as the container has it, which may be wrong."""
     capture = open_capture(path, path.name)
@@ -353,19 +344,6 @@ def count_video(path: Path) -> int | None:
         return shown_frame_count(capture, path)
     finally:
         capture.release()
-
-
-def load_sequence(path: Path) -> Recording:
-    """A sequence of the command ``eval``, see `TruthSequence`."""
-    sequence = read_sequence(path)
-    sparse = (path / "sparse").is_dir()
-    return Recording(
-        images=sequence.images,
-        poses=sequence.poses,
-        camera=None if sequence.intrinsics is None else PinholeCamera(sequence.intrinsics, sequence.source_size),
-        read_depth=sequence.depth if sparse or (path / "depth").is_dir() else None,
-        metric=not sparse,
-    )
 
 
 def load_image_folder(path: Path) -> Recording:

@@ -13,7 +13,6 @@ from stream_recon.app.datasets.recording import (
     PinholeCamera,
     Recording,
     TimedImages,
-    common_calibration,
     frame_numbers,
     has_images,
     image_size,
@@ -117,34 +116,24 @@ def load_euroc(path: Path) -> Recording:
     """EuRoC: mav0/cam0 (data.csv, data/, sensor.yaml); true poses are of the body, and T_BS leads to the camera."""
     base = _euroc_base(path)
     table = base / "cam0" / "data.csv"
-    rows = [(number, [word.strip() for word in line.split(",")]) for number, line in content_lines(table)]
-    for number, row in rows:
-        if len(row) < 2 or not row[0].isdecimal() or row[1].isdecimal():
-            raise InputError(f"{table} line {number} must be 'nanoseconds,file'")
-    stated = re.match(r"#\s*timestamp\s*\[(\w+)\]", read_text(table))
-    unit = NANOSECONDS if stated is None else TIMES.get(stated[1].lower(), 0.0)
-    if not unit:
-        raise InputError(f"{table}: the unit {stated and stated[1]!r} of its timestamps is not known")
-    times = np.array([int(row[0]) * unit for _, row in rows])
-    timed = in_time_order([listed_file(table.parent / "data", row[1]) for _, row in rows], times, table)
+    timed = _euroc_images(table)
     truth, T_tracked_body, warnings = _euroc_truth(base)
     sensor = table.with_name("sensor.yaml")
-    cameras, T_body_camera = list[Calibration | str](), np.eye(4)
+    camera: Calibration | str | None = None
+    T_body_camera: FloatArray = np.eye(4)
     if sensor.is_file():
         names = _sensor(sensor)
-        T_body_camera = _extrinsics(names, sensor)
-        cameras = [_euroc_camera(names)]
+        T_body_camera, camera = _extrinsics(names, sensor), _euroc_camera(names, timed.images)
     elif truth is not None:
         raise InputError(f"{sensor} is missing: its T_BS is needed for camera poses from body poses")
     poses, unmatched = matched_poses(truth, timed.times, read_euroc_trajectory)
-    calibration, unusable = common_calibration(cameras)
     return Recording(
         images=timed.images,
         timestamps=timed.times,
         poses={i: pose @ T_tracked_body @ T_body_camera for i, pose in poses.items()},
-        camera=_if_resized(PinholeCamera.of(calibration), timed.images),
-        calibration=calibration,
-        unusable=unusable,
+        camera=PinholeCamera.of(camera),
+        calibration=camera if isinstance(camera, Calibration) else None,
+        unusable=camera if isinstance(camera, str) else None,
         warnings=(*timed.warnings, *warnings, *unmatched),
     )
 
@@ -192,6 +181,20 @@ def _euroc_base(path: Path) -> Path:
     return path / "mav0" if (path / "mav0").is_dir() else path
 
 
+def _euroc_images(table: Path) -> TimedImages:
+    """Images of cam0/data.csv in the order of their times."""
+    rows = [(number, [word.strip() for word in line.split(",")]) for number, line in content_lines(table)]
+    for number, row in rows:
+        if len(row) < 2 or not row[0].isdecimal() or row[1].isdecimal():
+            raise InputError(f"{table} line {number} must be 'nanoseconds,file'")
+    stated = re.match(r"#\s*timestamp\s*\[(\w+)\]", read_text(table))
+    unit = NANOSECONDS if stated is None else TIMES.get(stated[1].lower(), 0.0)
+    if not unit:
+        raise InputError(f"{table}: the unit {stated and stated[1]!r} of its timestamps is not known")
+    times = np.array([int(row[0]) * unit for _, row in rows])
+    return in_time_order([listed_file(table.parent / "data", row[1]) for _, row in rows], times, table)
+
+
 def _euroc_truth(base: Path) -> tuple[Path | None, FloatArray, list[str]]:
     """Table of poses (the estimate's, else of motion capture or any other sensor), the body in the axes of the sensor
     that was tracked, and a warning where there are several."""
@@ -226,19 +229,15 @@ def _extrinsics(names: Names, sensor: Path) -> FloatArray:
         return rigid(np.reshape(values, (4, 4)), "T_BS")
 
 
-def _euroc_camera(names: Names) -> Calibration | str:
+def _euroc_camera(names: Names, images: tuple[Path, ...]) -> Calibration | str:
     """The camera, or why it cannot be used."""
     try:
-        return kalibr_camera(names)
+        camera = kalibr_camera(names)
     except (InputError, ConfigError, UnsupportedError) as error:
         return f"{names.name}: {error}"
-
-
-def _if_resized(camera: PinholeCamera | None, images: tuple[Path, ...]) -> PinholeCamera | None:
-    """The camera without its size where images of another shape are not those of the sensor, resized."""
-    if camera is None or camera.size is None:
+    if camera.size is None or same_aspect(size := image_size(images), camera.size):
         return camera
-    return camera if same_aspect(image_size(images), camera.size) else PinholeCamera(camera.intrinsics)
+    return f"{names.name} is of {camera.size[0]}x{camera.size[1]} pixels, the images of {size[0]}x{size[1]}: not used"
 
 
 def _spires_folder(path: Path) -> Path | None:

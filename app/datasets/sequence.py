@@ -10,18 +10,18 @@ A sequence is a folder::
     sparse/000000.txt ..   optional; lines "u v z": points in image pixels with depth in the unit of the poses
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
+from stream_recon.app.core.ground_truth import DepthPoints, DepthTruth
 from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Recording, has_images, images_in
 from stream_recon.app.datasets.text import dataset_errors, number_row, number_rows, rigid
 from stream_recon.app.sources.calibration import same_aspect
-from stream_recon.app.sources.image_decoding import fits_stored, read_depth_image, read_image
+from stream_recon.app.sources.image_decoding import fits_stored, read_image
 from stream_recon.app.sources.image_files import list_images
 from stream_recon.configs.errors import InputError
 
@@ -29,43 +29,21 @@ ROTATION_TOLERANCE = 0.01
 """Largest deviation of singular values of a rotation from 1: files round their numbers."""
 
 
-@dataclass(frozen=True)
-class TruthSequence:
-    """Images with ground truth. ``poses`` maps an image's position (from 0) to its pose [4, 4]."""
-
-    folder: Path
-    images: tuple[Path, ...]
-    source_size: tuple[int, int]
-    """Width and height of every image."""
-    poses: Mapping[int, NDArray[np.float64]]
-    intrinsics: Intrinsics | None
-    """In pixels of the images."""
-
-    def depth(self, position: int) -> DepthMap | DepthPoints | None:
-        """True depth of one image, dense where there is both; None where there is neither.
-
-        Raises InputError: a malformed depth file.
-        """
-        stem = self.images[position].stem
-        dense, sparse = self.folder / "depth" / f"{stem}.png", self.folder / "sparse" / f"{stem}.txt"
-        with dataset_errors(self.folder):
-            if dense.is_file():
-                millimetres = read_depth_image(dense)
-                if millimetres is None:
-                    raise InputError(f"{dense} is not a 16-bit image of one channel (depth in millimetres)")
-                return DepthMap(millimetres.astype(np.float32) / 1000)
-            if sparse.is_file():
-                points = number_rows(sparse, 3, exact=True)
-                return DepthPoints(points[np.isfinite(points).all(axis=1)])
-        return None
+def is_sequence(path: Path) -> bool:
+    truth = any((path / name).is_file() for name in ("poses.txt", "intrinsics.txt")) or (path / "sparse").is_dir()
+    return truth and has_images(path / "rgb")
 
 
-def read_sequence(folder: Path) -> TruthSequence:
+def sequence_images(path: Path) -> tuple[Path, ...]:
+    return images_in(path / "rgb")
+
+
+def read_sequence(folder: Path) -> Recording:
     """Open a sequence folder; images and depth are read later, one at a time.
 
     Raises InputError: no such folder, no images in ``rgb``, or a malformed ground truth file.
     """
-    rgb = folder / "rgb"
+    rgb, sparse = folder / "rgb", folder / "sparse"
     images = tuple(list_images(rgb)) if rgb.is_dir() else ()
     if not images:
         raise InputError(f"{folder} is not an evaluation sequence: looked for {folder.name}/rgb/*.jpg or *.png")
@@ -78,13 +56,26 @@ def read_sequence(folder: Path) -> TruthSequence:
         if first is None:
             raise InputError(f"{images[0]} cannot be read as an image")
         size = (first.shape[1], first.shape[0])
-        return TruthSequence(
-            folder=folder,
+        dense = DepthImages({i: folder / "depth" / f"{image.stem}.png" for i, image in enumerate(images)}, 1000)
+        has_depth = sparse.is_dir() or (folder / "depth").is_dir()
+        return Recording(
             images=images,
-            source_size=size,
             poses=_read_poses(folder / "poses.txt", images),
-            intrinsics=None if row is None else _read_intrinsics(intrinsics, row, size),
+            camera=None if row is None else PinholeCamera(_read_intrinsics(intrinsics, row, size), size),
+            read_depth=partial(_depth, dense, [sparse / f"{image.stem}.txt" for image in images])
+            if has_depth
+            else None,
+            metric=not sparse.is_dir(),
         )
+
+
+def _depth(dense: DepthImages, sparse: list[Path], position: int) -> DepthTruth | None:
+    """True depth of one image, dense where there is both. Raises InputError: a malformed depth file."""
+    depth = dense(position)
+    if depth is not None or not sparse[position].is_file():
+        return depth
+    points = number_rows(sparse[position], 3, exact=True)
+    return DepthPoints(points[np.isfinite(points).all(axis=1)])
 
 
 def _read_poses(path: Path, images: tuple[Path, ...]) -> dict[int, NDArray[np.float64]]:

@@ -21,7 +21,9 @@ COLUMNS = ("t", "x", "y", "z", "qx", "qy", "qz", "qw")
 """Columns of a trajectory as in TUM RGB-D."""
 EUROC = ("t", "x", "y", "z", "qw", "qx", "qy", "qz")
 """First columns of EuRoC's trajectories, whose times are nanoseconds."""
-_TIME = re.compile(r"(?:.*[_.])?(?:t|time|time_?stamp|stamp|secs?|seconds)(?:[_.]?(?P<unit>s|sec|ms|us|ns|nsec))?")
+_TIME = re.compile(
+    r"(?:.*[_.])?(?:(?:t|time|time_?stamp|stamp|secs?|seconds)(?:[_.]?(?P<unit>s|sec|ms|us|ns|nsec))?|(?P<nano>n(?:ano)?secs?.*))"
+)
 _AXIS = re.compile(r"(?P<of>.*?)[_.]?(?P<axis>[xyzw])")
 _QUATERNION = re.compile(r"(?:.*[_.])?(?:q|quat\w*|orientation|rot|rotation)(?:[_.].*)?")
 _POSITION = re.compile(r"(?:.*[_.])?(?:p|t|pos|position|trans|translation)(?:[_.].*)?|")
@@ -132,12 +134,24 @@ def _rows(
         raise ValueError(f"the header {header[:80]!r} names no column for {', '.join(missing)}")
     if left_out:
         raise ValueError(f"{left_out} lines have not {len(table)} cells, as the header or the first line has")
-    time, quaternion = named["t"], [replace(named[name], unit="") for name in COLUMNS[4:]]
+    quaternion = [replace(named[name], unit="") for name in COLUMNS[4:]]
     rows = np.array([_values(column, LENGTHS) for column in (*map(named.__getitem__, COLUMNS[1:4]), *quaternion)]).T
-    times = _values(time, TIMES | dict.fromkeys(CLOCKS, 1.0))
+    times = _times([column for column in table if _meaning(column.name)[0] == "t"], unit)
     is_known = np.isfinite(rows).all(axis=1) & np.isfinite(times)
-    stated = 1.0 if time.unit in TIMES else TIMES.get(_meaning(time.name)[1], unit)
-    return rows[is_known], in_seconds(times[is_known], stated)
+    return rows[is_known], times[is_known]
+
+
+def _times(columns: Sequence[Column], unit: float | None) -> FloatArray:
+    """Times [N] in seconds, nan where there is none. Raises ValueError: columns of different times."""
+    known, found = TIMES | dict.fromkeys(CLOCKS, 1.0), list[FloatArray]()
+    for column in columns:
+        stated = 1.0 if column.unit in TIMES else TIMES.get(_meaning(column.name)[1], unit)
+        found.append(in_seconds(_values(column, known), stated))
+        if (abs(found[-1] - found[0]) > ASSOCIATION_SECONDS).any():
+            raise ValueError(
+                f"the columns {columns[0].title!r} and {column.title!r} are times and differ: leave one out"
+            )
+    return found[0]
 
 
 def _usual_header(line: str, columns: Sequence[str]) -> str:
@@ -165,7 +179,7 @@ def _meaning(name: str) -> tuple[str, str]:
     """What a column's name says that it holds (empty: anything else), and its unit of time."""
     plain = name.lower().strip("#%'\"")
     if (time := _TIME.fullmatch(plain)) is not None:
-        return "t", time["unit"] or ""
+        return "t", time["unit"] or ("ns" if time["nano"] else "")
     axis = _AXIS.fullmatch(plain)
     if axis is not None and _QUATERNION.fullmatch(axis["of"]):
         return f"q{axis['axis']}", ""

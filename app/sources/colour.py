@@ -1,7 +1,8 @@
-"""Tone mapping of HDR video, and colours that are not converted."""
+"""Tone mapping of HDR video, colours that are not converted, and mosaics of colours that are said to be grey."""
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,3 +47,30 @@ def colour_warnings(name: str, track: VideoTrack) -> list[str]:
     if track.transfer in (PQ, HLG) or not track.transfer or track.transfer.startswith(STANDARD[1:]):
         return []
     return [f"the tones of {name} are {track.transfer}, which are not converted to those of sRGB"]
+
+
+MOSAIC = "the grey images of {} look like a Bayer mosaic: convert them to colour, or depth is that of a dotted picture"
+"""Warning on images of `is_mosaic`."""
+BLOCK = 16
+"""Side in pixels of blocks whose means are compared, and whose dots a mosaic has."""
+DOTTED, UNLIKE = 4.0, 0.03
+"""Difference of red and blue dots from green ones, as a multiple of that between green ones, and as a share of the
+level: in grey pictures it is below 1 and .015, in mosaics of coloured scenes above 20 and .04."""
+
+
+def is_mosaic(rgb: NDArray[np.uint8]) -> bool:
+    """Whether a grey image [H, W, 3] has the dots of a colour filter: those on one diagonal of 2 x 2 are alike, and the
+    others, of red and blue, are not."""
+    rows, columns = (side // BLOCK for side in rgb.shape[:2])
+    whole = rgb[: rows * BLOCK, : columns * BLOCK]
+    if not whole.size or (whole[..., 0] != whole[..., 1]).any() or (whole[..., 0] != whole[..., 2]).any():
+        return False
+    dots = [np.ascontiguousarray(whole[row::2, column::2, 0], np.float32) for row in (0, 1) for column in (0, 1)]
+    a, b, c, d = (cv2.resize(each, (columns, rows), interpolation=cv2.INTER_AREA) for each in dots)
+    level = (a + b + c + d) / 4 + 1
+    for (one, other), green in (((a, d), (b, c)), ((b, c), (a, d))):
+        mean = (green[0] + green[1]) / 2
+        apart = float(np.median(np.maximum(np.abs(one - mean), np.abs(other - mean)) / level))
+        if apart > max(UNLIKE, DOTTED * float(np.median(np.abs(green[0] - green[1]) / level))):
+            return True
+    return False

@@ -48,7 +48,7 @@ MAX_NUMBER, MAX_FOCAL_MM = 1e6, 1e4
 """Largest values that are no damage: pixels of a side or on a length; millimetres."""
 _Table = Mapping[Base | GPS, dict[int, str]]
 _MAIN: _Table = dict.fromkeys(
-    (Base.Orientation, Base.ExifOffset, Base.GPSInfo, Base.ImageWidth, Base.ImageLength), _WHOLE
+    (Base.Orientation, Base.ExifOffset, Base.GPSInfo, Base.ImageWidth, Base.ImageLength, Base.ExtraSamples), _WHOLE
 )
 _TIME: _Table = dict.fromkeys((Base.DateTimeOriginal, Base.OffsetTimeOriginal, Base.SubsecTimeOriginal), _ASCII)
 _FOCAL: _Table = {
@@ -81,6 +81,8 @@ class Exif:
     """Latitude and longitude in degrees, altitude in metres or nan."""
     orientation: int = 1
     """1 to 8: how the stored image is turned for display."""
+    has_alpha: bool = False
+    """Whether pixels have an opacity."""
     notes: tuple[str, ...] = ()
     focal_notes: tuple[str, ...] = ()
     place_notes: tuple[str, ...] = ()
@@ -151,24 +153,28 @@ def exif_of(file: BinaryIO) -> Exif:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            size, block, several = _block(file, head)
+            size, block, several, has_alpha = _block(file, head)
     except Exception:  # noqa: BLE001  # the libraries raise what they meet in damaged data
         return Exif(notes=("its EXIF cannot be read",))
     found = _exif(BytesIO(block.removeprefix(b"Exif\0\0")), size) if block else Exif(size)
     found = replace(found, notes=(*found.notes, f"its further pictures ({several}) are not read")) if several else found
-    return replace(found, orientation=1) if is_heic(head) else found
+    return replace(found, orientation=1 if is_heic(head) else found.orientation, has_alpha=has_alpha)
 
 
-def _block(file: BinaryIO, head: bytes) -> tuple[tuple[int, int], bytes, str]:
-    """Size of an image, its EXIF as a TIFF structure (empty without one), and its format where it has several pictures
-    (of an animation, a burst or two lenses)."""
+def _block(file: BinaryIO, head: bytes) -> tuple[tuple[int, int], bytes, str, bool]:
+    """Size of an image, its EXIF as a TIFF structure (empty without one), its format where it has several pictures (of
+    an animation, a burst or two lenses), and whether its pixels have an opacity."""
     if is_heic(head):
         import pillow_heif
 
         heif = pillow_heif.open_heif(file)
-        return heif.size, heif.info.get("exif") or b"", "HEIC" if len(heif) > 1 else ""
+        return heif.size, heif.info.get("exif") or b"", "HEIC" if len(heif) > 1 else "", "A" in heif.mode
     with Image.open(file) as image:
-        size, block = image.size, image.info.get("exif") or b""
+        size, block, has_alpha = (
+            image.size,
+            image.info.get("exif") or b"",
+            "A" in image.getbands() or "transparency" in image.info,
+        )
         # Beside a JPEG's picture there may be a brightness map or a smaller copy of it, which say nothing else.
         kinds = [entry["Attribute"]["MPType"] for entry in getattr(image, "mpinfo", {}).get(MP_ENTRIES, ())]
         is_one = getattr(image, "n_frames", 1) == 1 or (kinds and not any("Multi-Frame" in kind for kind in kinds[1:]))
@@ -178,9 +184,9 @@ def _block(file: BinaryIO, head: bytes) -> tuple[tuple[int, int], bytes, str]:
         while len(chunk := file.read(8)) == 8:  # it may also stand after the image
             length = int.from_bytes(chunk[:4], "big")
             if chunk[4:] == b"eXIf":
-                return size, file.read(min(length, MAX_TABLE_BYTES)), several
+                return size, file.read(min(length, MAX_TABLE_BYTES)), several, has_alpha
             file.seek(length + 4, 1)
-    return size, block, several
+    return size, block, several, has_alpha
 
 
 def _exif(file: BinaryIO, size: tuple[int, int] | None) -> Exif:
@@ -205,8 +211,9 @@ def _exif(file: BinaryIO, size: tuple[int, int] | None) -> Exif:
         turned = 1
     taken, ahead_s = _taken(times)
     equivalent, widths, position = focals.number("FocalLengthIn35mmFilm", MAX_FOCAL_MM), _widths(focals), _position(gps)
-    notes = [tuple(tags.notes) for tags in (main, times, focals, gps)]
-    return Exif(size, equivalent, widths, taken, ahead_s, position, int(turned), notes[0] + notes[1], *notes[2:])
+    notes, has_alpha = [tuple(tags.notes) for tags in (main, times, focals, gps)], bool(main.number("ExtraSamples"))
+    seen = int(turned), has_alpha
+    return Exif(size, equivalent, widths, taken, ahead_s, position, *seen, notes[0] + notes[1], *notes[2:])
 
 
 def _tags(file: BinaryIO, order: str, at: int, table: _Table) -> _Tags:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import cv2
 
+from stream_recon.app.sources.containers import whole_file
 from stream_recon.app.sources.readers import VideoReader
 from stream_recon.configs.errors import InputError
 
@@ -24,7 +25,6 @@ POLL_SECONDS = 0.1
 BLOCK = 2**18
 MIN_BYTES = 200_000
 """Bytes after the head of a file with which a decoder finds the first frame."""
-MAX_BOXES = 100
 _STREAMED = (b"\x1aE\xdf\xa3", b"FLV\x01", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3")
 """Heads of Matroska, Flash and MPEG program streams, which are read from front to back."""
 
@@ -52,19 +52,16 @@ def can_begin(path: Path, min_bytes: int = MIN_BYTES) -> bool | None:
                 return True if size >= min_bytes else None
             if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip"):
                 return False
-            begin = 0
-            for _ in range(MAX_BOXES):
-                file.seek(begin)
-                box = file.read(16)
-                if len(box) < 16:
-                    return None
-                length, name = struct.unpack(">I4s", box[:8])
-                length = struct.unpack(">Q", box[8:])[0] if length == 1 else length
-                if name == b"mdat" or length < 8:
+            at = 0
+            for box in whole_file(file).inside(b""):  # those that have come completely
+                if box.name == b"moov":
+                    return True if size >= box.end + min_bytes else None
+                if box.name == b"mdat":
                     return False
-                begin += length
-                if name == b"moov":
-                    return True if size >= begin + min_bytes else None
+                at = box.end
+            file.seek(at)
+            length, name, long = struct.unpack(">I4sQ", file.read(16).ljust(16, b"\xff"))
+            return False if name == b"mdat" or (long if length == 1 else length) < 8 else None
     except OSError:
         pass
     return False

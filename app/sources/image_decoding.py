@@ -37,28 +37,50 @@ def read_image(path: Path, *, as_stored: bool = False, bits: int = 16) -> NDArra
     Grey becomes three equal channels, alpha is dropped, 16-bit and float images map their full range (0 to 2^bits, 0 to
     1) to 0..255, and the EXIF orientation is applied, except ``as_stored``. Raises InputError: pixels of another type.
     """
+    return read_with_opacity(path, as_stored=as_stored, bits=bits)[0]
+
+
+def read_with_opacity(
+    path: Path, *, as_stored: bool = False, bits: int = 16
+) -> tuple[NDArray[np.uint8] | None, NDArray[np.uint8] | None]:
+    """An image as `read_image` gives it, and its opacity [H, W] of 0 to 255; None where it has none."""
     data = image_bytes(path)
     if data is None:
-        return None
+        return None, None
     if is_heic(data[:HEAD_BYTES].tobytes()):
         return _decoded_heif(data)
-    bgr = _as_stored(path, data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION)
+    has_alpha = read_exif(path).has_alpha
+    colour = cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
+    bgr = _as_stored(path, data, cv2.IMREAD_UNCHANGED if has_alpha else colour)
+    if has_alpha and (bgr is None or bgr.shape[2:] != (4,)):
+        bgr = _as_stored(path, data, colour)
     if bgr is None:
         return _decoded_heif(data)  # AVIF, which OpenCV may be built without
-    if bgr.dtype == np.uint16:
-        bgr >>= bits - 8
-        bgr = np.minimum(bgr, 255).astype(np.uint8)
-    elif bgr.dtype != np.uint8:
-        if bgr.dtype.kind != "f" or (bgr > 1).mean() > 0.5:
-            said = f"{path.name} has pixels of {bgr.dtype} of up to {np.nanmax(bgr):g}"
-            raise InputError(f"{said}: convert it to 8 or 16 bits, or floats of 0 to 1")
-        np.nan_to_num(bgr, copy=False)
-        np.clip(bgr, 0, 1, out=bgr)
-        bgr *= 255
-        bgr = np.rint(bgr, out=bgr).astype(np.uint8)
+    bgr = _in_8_bits(bgr, bits, path.name)
     # In place, like all of the above, so that a large image is in memory once.
-    rgb = np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
-    return rgb if as_stored else oriented(rgb, read_exif(path).orientation)
+    conversion = cv2.COLOR_BGR2RGB if bgr.shape[2] == 3 else cv2.COLOR_BGRA2RGBA
+    rgba = np.asarray(cv2.cvtColor(bgr, conversion, dst=bgr), np.uint8)
+    return _split(rgba if as_stored else oriented(rgba, read_exif(path).orientation))
+
+
+def _in_8_bits(image: NDArray[Any], bits: int, name: str) -> NDArray[np.uint8]:
+    if image.dtype == np.uint8:
+        return np.asarray(image, np.uint8)
+    if image.dtype == np.uint16:
+        image >>= bits - 8
+        return np.asarray(np.minimum(image, 255), np.uint8)
+    if image.dtype.kind != "f" or (image[..., :3] > 1).mean() > 0.5:
+        said = f"{name} has pixels of {image.dtype} of up to {np.nanmax(image):g}"
+        raise InputError(f"{said}: convert it to 8 or 16 bits, or floats of 0 to 1")
+    np.nan_to_num(image, copy=False)
+    np.clip(image, 0, 1, out=image)
+    image *= 255
+    return np.asarray(np.rint(image, out=image), np.uint8)
+
+
+def _split(rgba: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8] | None]:
+    """Colours [H, W, 3] and opacity of an image [H, W, 3 or 4]."""
+    return (rgba, None) if rgba.shape[2] == 3 else (np.ascontiguousarray(rgba[..., :3]), rgba[..., 3])
 
 
 def _as_stored(path: Path, data: NDArray[np.uint8], flags: int) -> NDArray[Any] | None:
@@ -71,16 +93,6 @@ def _as_stored(path: Path, data: NDArray[np.uint8], flags: int) -> NDArray[Any] 
         return image
     turned = read_exif(path).orientation
     return oriented(image, {6: 8, 8: 6}.get(turned, turned))
-
-
-def opacity(path: Path, size: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Opacity [H, W] of an image file, 255 where it has none; ``size``: height and width as `read_image` gives."""
-    image = read_unconverted(path)
-    if image is None or image.ndim != 3 or image.shape[2] != 4:
-        return np.full(size, 255, np.uint8)
-    image = oriented(image, read_exif(path).orientation)
-    alpha = image[..., 3]
-    return np.asarray(alpha >> 8 if alpha.dtype == np.uint16 else alpha, np.uint8)
 
 
 def used_bits(images: Sequence[Path]) -> int:
@@ -177,17 +189,17 @@ def has_heif() -> bool:
     return importlib.util.find_spec("pillow_heif") is not None
 
 
-def _decoded_heif(data: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-    """RGB image [H, W, 3] of HEIC or AVIF, as displayed; None for other data."""
+def _decoded_heif(data: NDArray[np.uint8]) -> tuple[NDArray[np.uint8] | None, NDArray[np.uint8] | None]:
+    """Image [H, W, 3] and opacity of HEIC or AVIF, as displayed; None for other data."""
     if data[4:8].tobytes() != b"ftyp" or not has_heif():
-        return None
+        return None, None
     import pillow_heif
 
     try:
         heif = pillow_heif.open_heif(data.tobytes(), convert_hdr_to_8bit=True)
         image = np.asarray(heif)
     except Exception:  # noqa: BLE001  # the library has no common error, and an image that is not read is told
-        return None
+        return None, None
     if image.ndim == 2:
         image = np.repeat(image[..., None], 3, axis=2)
-    return np.ascontiguousarray(image[..., :3]) if image.dtype == np.uint8 else None
+    return _split(image) if image.dtype == np.uint8 and image.shape[2] in (3, 4) else (None, None)

@@ -13,10 +13,9 @@ from stream_recon.app.sources.calibration import TURNED_BY_90
 from stream_recon.app.sources.image_decoding import (
     HEIF_SUFFIXES,
     IMAGE_SUFFIXES,
-    opacity,
     oriented,
     read_depth_image,
-    read_image,
+    read_with_opacity,
 )
 from stream_recon.app.sources.image_files import list_images
 from stream_recon.configs.errors import InputError
@@ -121,10 +120,10 @@ def _levels(path: Path) -> NDArray[np.uint8]:
 
     Raises InputError: an unreadable mask, or one of other levels, of which none is white.
     """
-    image = read_image(path)
+    image, opacity = read_with_opacity(path)
     if image is None:
         raise InputError(f"--masks: {path.name} is not a readable image")
-    grey = np.minimum(image.max(axis=2), opacity(path, image.shape[:2]))
+    grey = image.max(axis=2) if opacity is None else np.minimum(image.max(axis=2), opacity)
     if not grey.any() and (deep := read_depth_image(path)) is not None:
         grey = np.asarray(np.minimum(deep, BLACK - 1), np.uint8)
     between = grey[(grey > GREY[0]) & (grey < GREY[1])]

@@ -26,7 +26,7 @@ from stream_recon.app.sources.colour import colour_warnings, tone_curve
 from stream_recon.app.sources.containers import VideoTrack, film
 from stream_recon.app.sources.exif import camera_from_photographs, camera_of_video, read_exif
 from stream_recon.app.sources.frame_choice import check_frame_size
-from stream_recon.app.sources.image_decoding import EXIF_SAMPLES, oriented, read_image, used_bits
+from stream_recon.app.sources.image_decoding import EXIF_SAMPLES, oriented, read_with_opacity, used_bits
 from stream_recon.app.sources.interlacing import DecodingCheck, deinterlaced, is_combed
 from stream_recon.app.sources.picture_size import SizeWatch
 from stream_recon.configs.errors import ConfigError, InputError
@@ -67,6 +67,10 @@ class Reader(ABC):
     """Time of second 0 in nanoseconds since 1970, by the clock that stamped the images; None if they have no stamps."""
     stored_size: tuple[int, int] | None = None
     """Width and height of the last frame before its pixels were made square; None: they were."""
+    transparent: NDArray[np.bool_] | None = None
+    """Pixels [H, W] of the last frame that are transparent in its file, so that their colours show nothing."""
+    has_topics = False
+    """Whether it is a recording of topics, of which one is chosen."""
     live = False
     """Whether frames arrive in real time and are dropped if they are not taken in time."""
     feedback: "ScanFeedback | None" = None
@@ -340,17 +344,23 @@ class ImageReader(Reader):
             self._bits = used_bits(self._paths)
             if self._bits < 16:
                 self.warnings.append(f"{self.name} has images of 16 bits that use {self._bits}: read as such")
-        rgb = read_image(path, as_stored=self._as_stored, bits=self._bits)
+        rgb, opacity = read_with_opacity(path, as_stored=self._as_stored, bits=self._bits)
         if rgb is None:
             self.damaged += 1
             self.warnings.append(f"{path.name} is not a readable image and was skipped")
             return None
+        notes, self.transparent = [*read_exif(path).notes], None
+        if opacity is not None and not opacity.all():
+            # Programs without opacity may write 0 for all pixels.
+            self.transparent = opacity == 0 if opacity.any() else None
+            notes.append("its transparent pixels are masked" if opacity.any() else "its alpha of 0 is not applied")
         if path in self._by_90:
             rgb = oriented(rgb, COUNTERCLOCKWISE)
+            self.transparent = None if self.transparent is None else oriented(self.transparent, COUNTERCLOCKWISE)
         size = (rgb.shape[1], rgb.shape[0])
         self._first = self._first or (path.name, size)
         check_frame_size(path.name, size, *self._first)
-        new = [note for note in read_exif(path).notes if note not in self._noted]
+        new = [note for note in notes if note not in self._noted]
         self._noted |= {*new}
         self.warnings += [f"{path.name}: {note}" for note in new]
         return rgb

@@ -54,6 +54,8 @@ class RecordingReader(Reader):
     """Images of one topic. Timestamps are those of the message headers, relative to the first one; the camera is that
     of the topic's ``camera_info``, if it has one."""
 
+    has_topics = True
+
     def __init__(self, path: Path, topic: str | None = None) -> None:
         """
         Args:

@@ -122,8 +122,10 @@ class ScanReader(Reader):
                     self._ended = True
                     break
                 index, seconds, segment = entry["index"], float(entry["time"]), int(entry["segment"])
-                if index != len(self._entries) or not np.isfinite(seconds):
+                if index != len(self._entries):
                     raise ValueError("a frame is missing")
+                if not np.isfinite(seconds) or (self._entries and seconds <= self._entries[-1]["time"]):
+                    raise ValueError(f"time {seconds:g} of frame {index} is not after that of the frame before")
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InputError(f"{self._folder / FRAMES_NAME} is damaged: {error}") from error
             self._entries.append({"time": seconds, "segment": segment})

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.rig import Rig, view_of
 from stream_recon.app.core.types import Frame, Intrinsics
 from stream_recon.app.sources.calibration import EXIF, parse_camera
+from stream_recon.app.sources.colour import MOSAIC, is_mosaic
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.live import LIVE_LIMITS, RECONNECT_SECONDS, LiveLimits
 from stream_recon.app.sources.masks import BLACK, MOSTLY, MaskFolder
@@ -25,7 +26,6 @@ from stream_recon.app.sources.opening import open_reader, shows_panorama
 from stream_recon.app.sources.panorama import CONTENT, kind_of_picture, refusal
 from stream_recon.app.sources.photographs import are_unordered
 from stream_recon.app.sources.readers import FrameRange, ImageReader, Reader
-from stream_recon.app.sources.rosbag import RecordingReader
 from stream_recon.app.sources.scan_folder import ScanFeedback
 from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.configs.errors import ConfigError, InputError, StreamReconError
@@ -233,6 +233,7 @@ class Source:
         rgb = self._reader.retrieve()
         if rgb is not None and not self._is_checked:
             self._is_checked = bool(rgb[::8, ::8].std() > CONTENT)
+            self._reader.warnings += [MOSAIC.format(self.name)] if self._is_checked and is_mosaic(rgb) else []
             # Whoever gives a camera knows what the images are.
             if self._calibration is None and not self._exif and (kind := kind_of_picture(rgb)):
                 raise InputError(refusal(self.name, kind, is_seen=True))
@@ -252,19 +253,20 @@ class Source:
         return self._reader.orientation if size[0] != size[1] else 1
 
     def _frame(self, index: int, timestamp: float, rgb: NDArray[np.uint8]) -> Frame:
-        mask = None
+        mask = self._reader.transparent
         if self._masks is not None:
             names = self._reader.image_names
             size = (rgb.shape[1], rgb.shape[0])
             name, stored = names[index] if names else None, self._reader.stored_size
-            mask = self._masks.read(name, index, size, lambda: self._reader.orientation, stored)
-            if mask is not None and self._undistorter is not None and self._undistorter.changes_image:
-                # Masks are undistorted with their image. Pixels that the camera does not show come out black: masked.
-                mask = self._undistorter(np.where(mask, np.uint8(0), np.uint8(255))) < BLACK
-            if mask is not None and mask.mean() > MOSTLY and not self._is_blind:
+            given = self._masks.read(name, index, size, lambda: self._reader.orientation, stored)
+            if given is not None and given.mean() > MOSTLY and not self._is_blind:
                 self._is_blind = True
-                left = f"the mask of frame {index} leaves {1 - mask.mean():.0%} of it"
+                left = f"the mask of frame {index} leaves {1 - given.mean():.0%} of it"
                 self._reader.warnings.append(f"{left}: black is what is excluded")
+            mask = given if mask is None else mask if given is None else mask | given
+        if mask is not None and self._undistorter is not None and self._undistorter.changes_image:
+            # Masks are undistorted with their image. Pixels that the camera does not show come out black: masked.
+            mask = self._undistorter(np.where(mask, np.uint8(0), np.uint8(255))) < BLACK
         turn = None if self.rig is None else self.rig.T_body_view[view_of(index), :3, :3]
         return Frame(index, timestamp, rgb, self._reader.segment, mask, turn)
 
@@ -350,7 +352,7 @@ def open_source(
 def source_of(reader: Reader, choice: FrameChoice, *, is_panorama: bool = False) -> Source:
     """Chosen frames of a reader. Raises ConfigError: the choice does not fit it; InputError: it states no camera."""
     try:
-        if choice.topic is not None and not isinstance(reader, RecordingReader):
+        if choice.topic is not None and not reader.has_topics:
             raise ConfigError(f"--topic {choice.topic}: {reader.name} is not a ROS recording")
         if choice.camera == EXIF:
             reader.exif_camera((3, 2))  # a missing focal length is reported before anything is read

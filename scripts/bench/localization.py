@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from bench.command import run_program
 from bench.table import header, row
 from stream_recon.app.core.transforms import align, rotation_angle_deg
-from stream_recon.app.datasets.sequence import TruthSequence, read_sequence
+from stream_recon.app.datasets.recording import Recording
+from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.localization.localize import LocalizationMap, NotLocalized
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.sources.image_decoding import read_image
@@ -56,7 +57,7 @@ def _rgb(path: Path) -> NDArray[np.uint8]:
 
 
 def _figures(
-    localizer: LocalizationMap, result: ResultFolder, sequence: TruthSequence, queries: Sequence[int], depth: float
+    localizer: LocalizationMap, result: ResultFolder, sequence: Recording, queries: Sequence[int], depth: float
 ) -> list[str]:
     errors, begin = [], time.process_time()
     for query in queries:
@@ -72,7 +73,7 @@ def _figures(
     return [f"{len(e)} of {len(queries)}", str(good), str(bad), spread, f"{seconds:.2f} s"]
 
 
-def _true_pose(result: ResultFolder, sequence: TruthSequence, query: int) -> NDArray[np.float64]:
+def _true_pose(result: ResultFolder, sequence: Recording, query: int) -> NDArray[np.float64]:
     """The pose of a frame in the map's world, from the nearest frame of the map."""
     indices = np.array([camera.index for camera in result.cameras])
     k = int(np.abs(indices - query).argmin())

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from stream_recon.app.core.depth_correction import GRID, correct_depth, validated_field
-from stream_recon.app.core.ground_truth import GroundTruth
+from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
 from stream_recon.app.core.ply import positions
 from stream_recon.app.core.transforms import Similarity, invert_pose, rotation_matrix, transform_points
 from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics, Revision
-from stream_recon.app.datasets.sequence import DepthMap
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.files import stored_points

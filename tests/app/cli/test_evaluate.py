@@ -29,7 +29,6 @@ from stream_recon.app.core.types import (
     Revision,
 )
 from stream_recon.app.datasets.scene import Scene
-from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.evaluation.metrics import Metrics
 from stream_recon.app.evaluation.scores import SEQUENCE_METRICS, TRIVIAL, Evaluation, summarise
@@ -38,6 +37,7 @@ from stream_recon.app.run.options import RunOptions
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.stages.evaluate import evaluate_scene
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
+from tests.app.datasets.folders import truth_of
 from tests.app.fake_engine import fake_preset
 from tests.app.stages.chains import ONLY_FRAMES
 
@@ -66,7 +66,7 @@ class KnowingEngine:
         self, scene: Scene, scale: float = 1.0, noise: float = 0.0, wider: float = 1.0, by_pixel: bool = True
     ) -> None:
         """Depth is disturbed ``by_pixel``, else by the frame."""
-        self.sequence = read_sequence(scene.path)
+        self.sequence = truth_of(scene)
         self.scale, self.noise, self.wider, self.by_pixel = scale, noise, wider, by_pixel
         self.resets = 0
         self.seen: list[int] = []
@@ -174,7 +174,7 @@ class TruthStage:
     figures: ClassVar = {}
 
     def __init__(self, scene: Scene) -> None:
-        self.sequence = read_sequence(scene.path)
+        self.sequence = truth_of(scene)
         self.depth_scales: dict[int, float] = {}
 
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:

@@ -150,7 +150,7 @@ def test_digits_that_are_no_number_in_an_image_name(tmp_path: Path) -> None:
 def test_sparse_depth_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     write_image(tmp_path / "rgb" / "0.png", 1)
     write_lines(tmp_path / "sparse" / "0.txt", "1 2 3", "nan 2 3", "1 inf 3", "4 5 nan")
-    points = read_sequence(tmp_path).depth(0)
+    points = read_sequence(tmp_path).read_depth(0)  # type: ignore[misc]
     assert points is not None and points.uvz.tolist() == [[1, 2, 3]]  # type: ignore[union-attr]
 
 
@@ -159,7 +159,7 @@ def test_depth_under_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     write_image(tmp_path / "1.png", 1).rename(write_image(tmp_path / "rgb" / "0.png", 1).with_name(name))
     (tmp_path / "rgb" / "0.png").unlink()
     write_depth(tmp_path / "1.png", 2000).rename((write_depth(tmp_path / "depth" / "1.png", 1)).with_name(name))
-    depth = read_sequence(tmp_path).depth(0)
+    depth = read_sequence(tmp_path).read_depth(0)  # type: ignore[misc]
     assert depth is not None and depth.metres.max() == 2  # type: ignore[union-attr]
 
 

@@ -134,7 +134,13 @@ def test_euroc_poses_are_those_of_the_camera(tmp_path: Path) -> None:
         in_body = CAMERA_IN_BODY.matrix[:3, :3] @ point + CAMERA_IN_BODY.position
         in_world = body.matrix[:3, :3] @ in_body + body.position
         np.testing.assert_allclose((truth.poses[i] @ [*point, 1])[:3], in_world, atol=1e-6)
-    assert truth.intrinsics == Intrinsics(458.654, 457.296, 367.715, 248.875)
+    # The sensor's camera is of 752x480 pixels, and these images are a part of it.
+    assert truth.intrinsics is None
+    with scene.open() as source:
+        assert any("sensor.yaml is of 752x480 pixels, the images of 64x48" in line for line in source.warnings)
+    for image in (tmp_path / "MH_01_easy/mav0/cam0/data").iterdir():
+        write_image(image, 0, (376, 240))
+    assert truth_of(scene).intrinsics == Intrinsics(458.654 / 2, 457.296 / 2, 367.715 / 2, 248.875 / 2)
 
 
 def test_euroc_layout_with_a_fisheye_gives_no_pinhole(tmp_path: Path) -> None:

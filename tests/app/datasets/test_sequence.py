@@ -7,6 +7,7 @@ import pytest
 
 from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
 from stream_recon.app.core.types import ImageTransform, Intrinsics
+from stream_recon.app.datasets.recording import PinholeCamera
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.datasets.text import rigid
@@ -48,8 +49,7 @@ def folder(tmp_path: Path) -> Path:
 def test_images_come_in_natural_order_and_keep_their_position(folder: Path) -> None:
     sequence = read_sequence(folder)
     assert [p.name for p in sequence.images] == ["1.png", "2.png", "9.png", "10.png"]
-    assert sequence.source_size == (32, 24)
-    assert (sequence.poses, sequence.intrinsics, sequence.depth(0)) == ({}, None, None)
+    assert (sequence.poses, sequence.camera, sequence.read_depth) == ({}, None, None)
 
 
 def test_poses_belong_to_the_number_in_the_name(folder: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_folder_without_images_is_refused_with_what_was_looked_for(tmp_path: P
 
 def test_intrinsics_follow_the_size_of_the_images(folder: Path) -> None:
     (folder / "intrinsics.txt").write_text("600 590 320 250 640 480", encoding="utf-8")
-    assert read_sequence(folder).intrinsics == Intrinsics(fx=30, fy=29.5, cx=16, cy=12.5)
+    assert read_sequence(folder).camera == PinholeCamera(Intrinsics(fx=30, fy=29.5, cx=16, cy=12.5), (32, 24))
     (folder / "intrinsics.txt").write_text("0 590 320 250 640 480", encoding="utf-8")
     with pytest.raises(InputError, match="fx fy cx cy width height"):
         read_sequence(folder)
@@ -121,21 +121,23 @@ def test_depth_is_read_in_metres_and_other_images_are_refused(folder: Path) -> N
     (folder / "depth").mkdir()
     cv2.imwrite(str(folder / "depth" / "1.png"), np.full((24, 32), 1500, np.uint16))
     cv2.imwrite(str(folder / "depth" / "2.png"), np.full((24, 32), 15, np.uint8))
-    sequence = read_sequence(folder)
-    depth = sequence.depth(0)
+    read = read_sequence(folder).read_depth
+    assert read is not None
+    depth = read(0)
     assert isinstance(depth, DepthMap)
     assert depth.metres.shape == (24, 32) and np.unique(depth.metres) == 1.5
     with pytest.raises(InputError, match=r"2\.png is not a 16-bit image"):
-        sequence.depth(1)
-    assert sequence.depth(2) is None
+        read(1)
+    assert read(2) is None
 
 
 def test_sparse_points_are_read_and_an_empty_file_is_no_points(folder: Path) -> None:
     (folder / "sparse").mkdir()
     (folder / "sparse" / "1.txt").write_text("3.5 4 2\n10 11 5\n", encoding="utf-8")
     (folder / "sparse" / "2.txt").write_text("", encoding="utf-8")
-    sequence = read_sequence(folder)
-    first, second = sequence.depth(0), sequence.depth(1)
+    read = read_sequence(folder).read_depth
+    assert read is not None
+    first, second = read(0), read(1)
     assert isinstance(first, DepthPoints) and first.uvz.tolist() == [[3.5, 4, 2], [10, 11, 5]]
     assert isinstance(second, DepthPoints) and second.uvz.shape == (0, 3)
 

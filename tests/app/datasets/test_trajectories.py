@@ -54,6 +54,13 @@ def test_names_of_other_programs_are_understood(tmp_path: Path, names: str) -> N
     assert_read(read_trajectory(write_lines(tmp_path / "a.csv", names, *map(",".join, cells()))))
 
 
+def test_two_columns_of_the_same_times_are_one(tmp_path: Path) -> None:
+    rows = [[f"{1e9 * float(row[0]) + 2e6:.0f}", *row] for row in cells()]
+    header = "%time,field.header.stamp,x,y,z,qx,qy,qz,qw"
+    found = read_trajectory(write_lines(tmp_path / "a.csv", header, *map(",".join, rows)))
+    np.testing.assert_allclose(found.times, np.add(TIMES, 0.002), atol=1e-6)
+
+
 @pytest.mark.parametrize(("unit", "scale"), [("ms", 1e3), ("us", 1e6), ("ns", 1e9)])
 def test_times_of_other_units_are_seconds(tmp_path: Path, unit: str, scale: float) -> None:
     rows = [" ".join(row) for row in cells(scale=scale)]
@@ -85,6 +92,8 @@ def test_an_empty_cell_is_a_lost_frame_and_moves_no_other(tmp_path: Path) -> Non
         (["time,x [parsec],y,z,qx,qy,qz,qw", "1,2,3,4,0,0,0,1"], "'parsec'"),
         (["time,x,y,z,tx,qx,qy,qz,qw", "1,2,3,4,5,0,0,0,1"], "more than one column for x"),
         (["time [ticks],x,y,z,qx,qy,qz,qw", "1,2,3,4,0,0,0,1"], "'ticks'"),
+        (["t,timestamp,x,y,z,qx,qy,qz,qw", "0,5,1,2,3,0,0,0,1"], "columns 't' and 'timestamp' are times and differ"),
+        (["stamp.sec,stamp.nanosec,x,y,z,qx,qy,qz,qw", "9,500000000,1,2,3,0,0,0,1"], "'stamp.sec' and 'stamp.nanosec'"),
         (["1 0.1 0.2 0.3 0 0 0 1 7"], "line 1: 9 numbers, more than 8"),
         (["1 5 5 5 0 0 0 1", "2 5 5 5 1 0 0 0", "3 5 5 5 0.9 0.9 0 1"], "length 1.62, others of 1"),
         (["1 0.1 0.2 0.3 0 0 0 one"], "not a number"),

@@ -213,3 +213,62 @@ def test_a_mask_that_leaves_little_is_told(tmp_path: Path) -> None:
     with open_source(str(tmp_path / "a"), FrameChoice(masks=str(tmp_path / "m"))) as source:
         assert len(list(source)) == 2
         assert source.warnings == ["the mask of frame 0 leaves 2% of it: black is what is excluded"]
+
+
+@pytest.mark.parametrize("kind", ["0.png", "0.tif", "0.webp", "deep.png", "palette.png", "grey.png"])
+def test_transparent_pixels_are_masked_and_their_colours_stay(tmp_path: Path, kind: str) -> None:
+    rgb = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
+    alpha = np.full((48, 64), 255, np.uint8)
+    alpha[:, :20], alpha[:, 20:30] = 0, 1
+    picture = Image.fromarray(np.dstack([rgb, alpha]))
+    if kind == "deep.png":
+        cv2.imwrite(str(tmp_path / kind), np.dstack([rgb[..., ::-1], alpha]).astype(np.uint16) * 257)
+    elif kind == "palette.png":
+        picture = Image.fromarray(np.where(alpha > 0, rgb[..., 0] // 2 + 1, 0).astype(np.uint8), "P")
+        picture.putpalette([level for level in range(256) for _ in range(3)])
+        picture.save(tmp_path / kind, transparency=0)
+    else:
+        picture = picture.convert("LA") if kind == "grey.png" else picture
+        picture.save(tmp_path / kind, **({"lossless": True, "exact": True} if kind == "0.webp" else {}))
+    with open_source(str(tmp_path / kind)) as source:
+        (frame,) = source
+        assert source.warnings == [f"{kind}: its transparent pixels are masked"]
+    assert frame.mask is not None and (frame.mask == (alpha == 0)).all()
+    plain = cv2.imread(str(tmp_path / kind), cv2.IMREAD_COLOR)
+    assert plain is not None and (frame.rgb == plain[..., ::-1]).all()
+
+
+def test_an_alpha_that_says_nothing_masks_nothing(tmp_path: Path) -> None:
+    rgb = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
+    for number, alpha in enumerate((0, 77, 255)):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), np.dstack([rgb, np.full((48, 64), alpha, np.uint8)]))
+    with open_source(str(tmp_path)) as source:
+        assert [frame.mask for frame in source] == [None] * 3
+        assert source.warnings == ["0.png: its alpha of 0 is not applied"]
+
+
+def test_masks_and_transparent_pixels_are_excluded_both(tmp_path: Path) -> None:
+    write_images(tmp_path / "a", [])
+    write_images(tmp_path / "m", [])
+    alpha, mask = np.full((2, 48, 64), 255, np.uint8)
+    alpha[:10], mask[:, :10] = 0, 0
+    cv2.imwrite(str(tmp_path / "a/0.png"), np.dstack([np.full((48, 64, 3), 90, np.uint8), alpha]))
+    cv2.imwrite(str(tmp_path / "m/0.png"), mask)
+    with open_source(str(tmp_path / "a"), FrameChoice(masks=str(tmp_path / "m"))) as source:
+        (frame,) = source
+    assert frame.mask is not None and (frame.mask == ((alpha == 0) | (mask == 0))).all()
+
+
+@pytest.mark.parametrize("pattern", range(4))
+def test_mosaics_that_are_said_to_be_grey_are_told(tmp_path: Path, pattern: int) -> None:
+    rgb = cv2.GaussianBlur(np.random.default_rng(1).integers(0, 256, (96, 128, 3), np.uint8), (0, 0), 9)
+    rgb = cv2.normalize(rgb, None, 0, 255, cv2.NORM_MINMAX)
+    grey = np.asarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY))
+    mosaic = rgb[..., 1].copy()
+    row, column = divmod(pattern, 2)
+    mosaic[row::2, column::2], mosaic[1 - row :: 2, 1 - column :: 2] = rgb[row::2, column::2, 0], rgb[::2, ::2, 2]
+    for name, image in (("grey", grey), ("mosaic", mosaic)):
+        cv2.imwrite(str(tmp_path / f"{name}.png"), image)
+        with open_source(str(tmp_path / f"{name}.png")) as source:
+            assert len(list(source)) == 1
+            assert ["Bayer mosaic" in line for line in source.warnings] == [True] * (name == "mosaic")

@@ -90,7 +90,11 @@ def test_pictures_of_other_sizes_are_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", '{"index": 5, "time": 0, "segment": 0}', '{"index": 0, "time": NaN, "segment": 0}']
+    "line",
+    [
+        *("{", "[]", '{"index": 5, "time": 0, "segment": 0}', '{"index": 0, "time": NaN, "segment": 0}'),
+        '{"index": 0, "time": 0.2, "segment": 0}\n{"index": 1, "time": 0.1, "segment": 1}',
+    ],
 )
 def test_damaged_lists_are_refused(tmp_path: Path, line: str) -> None:
     Phone(tmp_path / "scan")
