@@ -233,6 +233,7 @@ class Server:
         logger.addFilter(lambda record: "without completing handshake" not in record.getMessage())
         config = uvicorn.Config(
             application,  # type: ignore[arg-type]
+            loop="asyncio",  # uvloop upgrades no connection of ours to TLS
             http=partial(GuardedProtocol, tls=tls),  # type: ignore[arg-type]
             ws=GuardedSocketProtocol,
             ws_max_size=3 * MAX_FRAME_BYTES // 2,  # frames of sessions are in base64
