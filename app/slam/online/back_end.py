@@ -89,13 +89,12 @@ class OnlineBackEnd:
 
     @property
     def status_line(self) -> str:
-        """Figures for the user: tracks and their error, loops, fallbacks, skipped adjustments and jumps of scale."""
+        """Figures for the user: tracks and their error, loops, skipped adjustments and jumps of scale."""
         counts, parts = self._counts, []
         if counts.error_px is not None:
             parts.append(f"{counts.tracks} tracks, error {counts.error_px:.2f} px")
         for count, name in (
             (len(self.sparse.loops), "loops"),
-            (counts.fallback_segments, "segments with the network's poses"),
             (self._skipped, "adjustments skipped"),
             (len(self._scale_jumps), "changes of scale"),
         ):
@@ -112,7 +111,6 @@ class OnlineBackEnd:
             "tracks": counts.tracks,
             "reprojection_px": None if counts.error_px is None else round(counts.error_px, 4),
             "loops": len(self.sparse.loops),
-            "fallback_segments": counts.fallback_segments,
             "adjustments_skipped": self._skipped,
             "scale_jumps": [{"frame": frame, "factor": round(factor, 3)} for frame, factor in self._scale_jumps],
         }
@@ -133,15 +131,13 @@ class OnlineBackEnd:
             self._start_segment(result, frame.grey)
         tracker = self._tracker
         assert tracker is not None
-        known, fallbacks = len(tracker.map.keyframes), self._counts.fallback_segments
+        known = len(tracker.map.keyframes)
         tracker.add(result, frame.grey, hurried=self._is_late(frame))
         self._pending[result.index] = result
         is_keyframe = len(tracker.map.keyframes) > known
         if is_keyframe:
             self._loops.offer(tracker.newest, tracker.map.camera_model)
             self._global_ba.offer(tracker.map.active, tracker.map.camera_model, lambda: tracker.map.fixed)
-        if self._counts.fallback_segments > fallbacks:
-            self._global_ba.restart(tracker.map.active, tracker.map.camera_model, tracker.map.fixed)
         self._apply_global_ba(tracker)
         adjusts = self._config.global_ba.is_enabled
         # A loop correction waits until no global adjustment runs on the same keyframes.

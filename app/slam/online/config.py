@@ -124,8 +124,6 @@ class MapConfig:
     """Loop tracks that a keyframe keeps when it drops the others; enough to constrain its pose."""
     max_fixed: int = 40
     """Inactive keyframes in a global adjustment: those with most loop tracks in common."""
-    held_out_every: int = 8
-    """Every 8th track is excluded from all adjustments, to test their results."""
     refines_attached: bool = True
     """Whether poses of frames between keyframes are refined by the map's later points."""
     min_jump: float = 0.1
@@ -144,8 +142,6 @@ class NetworkMotionConfig:
     is_enabled: bool = True
     firmer: float = 0.4
     """Factor of refinement's sigmas: online, fewer observations correct them."""
-    untrusted: float = 10.0
-    """Factor of tracks' sigmas, and divisor of those of the network's motion, at keyframes that follow the network."""
 
 
 @dataclass(frozen=True)
@@ -295,55 +291,6 @@ class LoopConfig:
 
 
 @dataclass(frozen=True)
-class HeldOutChoiceConfig:
-    """Choice of the network's motion where held-out tracks prefer it."""
-
-    is_enabled: bool = True
-    keyframes: int = 4
-    """Over which held-out tracks are counted."""
-    margin: float = 0.06
-    """Share of the image by which the map's held-out error must exceed the network's."""
-    min_matches: int = 30
-    """Held-out tracks over all pairs; fewer are not significant."""
-
-
-@dataclass(frozen=True)
-class DynamicSceneConfig:
-    """Test whether the tracks belong to a large moving object."""
-
-    is_enabled: bool = True
-    window: int = 6
-    """Keyframes over which the tracks' motion is compared with the network's."""
-    min_window: int = 3
-    deviation: float = 0.4
-    """Distance of the two motions' ends, as a share of the path, from which the test becomes positive."""
-    end_deviation: float = 0.2
-    """Deviation below which a positive test may end."""
-    scale_jump: float = 0.22
-    """Change of the map's log scale between keyframes from which the test becomes positive; a network's depth scale
-    does not jump like that."""
-    moving: float = 0.2
-    """Moving share of the image, mean over the keyframes, that is sufficient alone; static scenes had at most 0.17."""
-    moving_also: float = 0.05
-    """Moving share of the image that is sufficient together with ``deviation``, and that keeps the test positive."""
-    recent: int = 3
-    """Keyframes of a second, faster test, for a map that was right until an object appeared."""
-    recent_deviation: float = 0.9
-    """Deviation that the faster test requires."""
-    recent_moving: float = 0.08
-    """Moving share of the image that the faster test requires."""
-    part_motion: float = 1 / 96
-    """Median residual of a moving part of the image, as a share of the longer side."""
-    min_part_tracks: int = 3
-    max_part_spread: float = 0.3
-    """Median deviation of a moving part's residuals, as a share of their length; those of lost tracks vary more."""
-    min_motion: float = 0.01
-    """Share of the depth between keyframes, below which the map's scale is undetermined."""
-    min_tracked: float = 0.3
-    """Share of tracks found in the frame; with less, large residuals are tracking failures."""
-
-
-@dataclass(frozen=True)
 class OnlineConfig:
     """All of the online back end."""
 
@@ -361,8 +308,6 @@ class OnlineConfig:
     long_tracks: LongTrackConfig = field(default_factory=LongTrackConfig)
     places: PlaceRecognitionConfig = field(default_factory=PlaceRecognitionConfig)
     loops: LoopConfig = field(default_factory=LoopConfig)
-    held_out: HeldOutChoiceConfig = field(default_factory=HeldOutChoiceConfig)
-    dynamic: DynamicSceneConfig = field(default_factory=DynamicSceneConfig)
     late_s: float = 0.5
     """Delay beyond the least one, from which a live source's local adjustments are skipped."""
     frames_ahead: int = 12

@@ -119,7 +119,7 @@ class GlobalBAScheduler:
         if schedule is None:
             schedule = Schedule(self._config.global_ba.rounds, self._config.window.priors.depth_sigma)
         self.cancel()
-        copies = [replace(keyframe, attached=[], trusted=not keyframe.dynamic) for keyframe in (*fixed, *keyframes)]
+        copies = [replace(keyframe, attached=[]) for keyframe in (*fixed, *keyframes)]
         numbers, count = [keyframe.number for keyframe in copies], len(copies)
         config = self._config.global_ba
         due = numbers[-1] + (int(config.delay * count) if count >= config.delayed_from else 0)
@@ -136,11 +136,6 @@ class GlobalBAScheduler:
         if self._job is not None:
             self._job.task.stop()
             self._job = None
-
-    def restart(self, keyframes: Sequence[Keyframe], camera_model: CameraModel, fixed: Sequence[Keyframe] = ()) -> None:
-        """Start a running adjustment again, since keyframes have moved."""
-        if self._job is not None:
-            self.start(keyframes, camera_model, fixed)
 
     def collect(self, newest: int, *, wait: bool = False) -> tuple[BAResult, list[int]] | None:
         """Result and the numbers of its keyframes; None if none is due.

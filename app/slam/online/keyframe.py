@@ -63,12 +63,6 @@ class Keyframe:
     z_network: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     """[N], the network's depth; 0 where there is none."""
     z: FloatArray = field(default_factory=lambda: np.zeros(0))  # [N], in the map; NaN where only the network's is known
-    trusted: bool = True
-    """False where the network's motion up to here is preferred."""
-    scale_ratio: float = 1.0
-    """Camera path in the map per path in the network's world, when the keyframe was made."""
-    dynamic: bool = False
-    """Whether the network's motion is preferred because a large object seems to move."""
     attached: list[AttachedFrame] = field(default_factory=list)
     T_output: FloatArray | None = None
     """[4, 4], the pose that was output first; None before."""
@@ -81,11 +75,6 @@ class Keyframe:
     kept_median_depth: float = 1.0
     """`median_depth_network` when the tracks were dropped."""
     config: MapConfig = DEFAULT_ONLINE.map
-
-    @property
-    def held_out(self) -> NDArray[np.bool_]:
-        """Mask [N] of the tracks that are excluded from adjustments."""
-        return np.asarray(self.track % self.config.held_out_every == self.config.held_out_every - 1)
 
     @property
     def depths(self) -> FloatArray:

@@ -197,7 +197,7 @@ def pose_from_tracks(
     for keyframe in earlier:
         rows = common_rows(keyframe, new)
         world[rows[:, 1]] = keyframe.points(camera_model)[rows[:, 0]]
-    known = np.isfinite(world).all(axis=1) & ~new.held_out
+    known = np.isfinite(world).all(axis=1)
     points, uv = world[known], new.uv[known].astype(np.float64)
     if len(points) < config.min_inliers:
         return None

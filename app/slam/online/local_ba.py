@@ -36,12 +36,6 @@ class BAResult:
     tracks: int
     error_px: float
     """Median reprojection error in working pixels."""
-    alignment_scale: float = 1.0
-    """Scale of `aligned`, already applied."""
-
-    def scale_jump(self, keyframe: Keyframe) -> float:
-        """Change of the log scale at the last keyframe, without `alignment_scale`."""
-        return float(self.log_scale[-1]) - float(np.log(self.alignment_scale)) - keyframe.log_scale
 
     def aligned(self, keyframes: Sequence[Keyframe], config: WindowConfig = DEFAULT_ONLINE.window) -> "BAResult":
         """The result aligned with the poses that were output, by a similarity.
@@ -64,7 +58,7 @@ class BAResult:
         T[:, :3, 3] = output[:, :3, 3].mean(axis=0) + scale * ours @ R.T
         z = [scale * each for each in self.z]
         log_scale = self.log_scale + np.log(scale)
-        return replace(self, T_world_camera=T, log_scale=log_scale, z=z, alignment_scale=scale)
+        return replace(self, T_world_camera=T, log_scale=log_scale, z=z)
 
     def apply(self, keyframes: Sequence[Keyframe]) -> None:
         """Set poses, scales and points of the keyframes."""
@@ -128,11 +122,10 @@ def _initial_state(keyframes: Sequence[Keyframe], camera_model: CameraModel, con
 
     Depth scales are relative to the keyframes' present ones.
     """
-    rows = [np.flatnonzero(~keyframe.held_out) for keyframe in keyframes]
-    camera = np.repeat(np.arange(len(keyframes)), [len(row) for row in rows])
+    camera = np.repeat(np.arange(len(keyframes)), [len(keyframe.track) for keyframe in keyframes])
 
     def of_tracks(name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(keyframe, name)[row] for keyframe, row in zip(keyframes, rows, strict=True)])
+        return np.concatenate([getattr(keyframe, name) for keyframe in keyframes])
 
     def of_keyframes(name: str) -> NDArray[Any]:
         return np.array([getattr(keyframe, name) for keyframe in keyframes])
@@ -143,20 +136,19 @@ def _initial_state(keyframes: Sequence[Keyframe], camera_model: CameraModel, con
     tracks, track = np.unique(of_tracks("track"), return_inverse=True)
     total = np.bincount(track, weight, len(tracks))
     # Points without any depth have no initial position.
-    is_static = ~of_keyframes("dynamic")[camera]
-    usable = (np.bincount(track, is_static)[track] >= 2) & (total[track] > 0) & is_static
+    usable = (np.bincount(track)[track] >= 2) & (total[track] > 0)
     if usable.sum() < config.window.min_observations:
         return None
     used, point = np.unique(track[usable], return_inverse=True)
-    xyz = np.concatenate([keyframe.points(camera_model)[row] for keyframe, row in zip(keyframes, rows, strict=True)])
+    xyz = np.concatenate([keyframe.points(camera_model) for keyframe in keyframes])
     sums = [np.bincount(track, weight * np.where(known, axis, 0.0), len(tracks)) for axis in xyz.T]
     points = np.stack([each[used] / total[used] for each in sums], axis=1)
-    sigma = np.where(of_keyframes("trusted")[camera], 1.0, config.network_motion.untrusted)
     depth = of_tracks("z_network").astype(np.float64) * np.exp(of_keyframes("log_scale")[camera])
     uv = of_tracks("uv").astype(np.float64)
-    observations = Observations(camera[usable], point, uv[usable], sigma[usable], depth[usable])
+    observations = Observations(camera[usable], point, uv[usable], np.ones(len(point)), depth[usable])
     scene = BAScene(of_keyframes("T_world_camera"), points, camera_model, np.zeros(len(keyframes)))
-    return robust_ba.with_errors(scene, observations, np.concatenate(rows)[usable])
+    row = np.concatenate([np.arange(len(keyframe.track)) for keyframe in keyframes])
+    return robust_ba.with_errors(scene, observations, row[usable])
 
 
 def network_motion_priors(keyframes: Sequence[Keyframe], online: OnlineConfig = DEFAULT_ONLINE) -> RelativePoses:
@@ -168,8 +160,7 @@ def network_motion_priors(keyframes: Sequence[Keyframe], online: OnlineConfig = 
     relative = np.asarray(invert_pose(T[first]) @ T[second])
     log_scale = np.array([keyframe.log_scale for keyframe in keyframes])
     relative[:, :3, 3] *= np.exp(0.5 * (log_scale[first] + log_scale[second]))[:, None]
-    trusted = np.array([keyframe.trusted for keyframe in keyframes])
-    sigmas, share = online.window.adjustment, config.firmer * np.where(trusted[second], 1.0, 1 / config.untrusted)
+    sigmas, share = online.window.adjustment, np.full(len(first), config.firmer)
     return RelativePoses(first, second, relative, sigmas.rotation_sigma * share, sigmas.translation_sigma * share)
 
 

@@ -105,7 +105,7 @@ class Map:
             around = self.keyframes[max(keyframe.number - 1, 0) : keyframe.number + 3]
             ratio = scale_ratio(around, keyframe.log_scale, self._config)
             for frame in keyframe.attached:
-                if frame.tracked is not None and keyframe.trusted:
+                if frame.tracked is not None:
                     relative = invert_pose(keyframe.T_world_camera) @ keyframe.pose_of(frame)
                     frame.T_keyframe_frame = refine_attached_pose(
                         keyframe, frame.tracked, relative, ratio, self.camera_model, self._config

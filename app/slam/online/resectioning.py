@@ -39,9 +39,6 @@ class TrackingResult:
     distance: FloatArray  # [P], reprojection errors in sigmas; inf without a pose
     attempted: int
     """Number of tracks that were searched."""
-    T_tracks: FloatArray | None
-    """[4, 4], the pose by the tracks alone, without the network's motion; None if there is none."""
-    residuals: FloatArray  # [P, 2], projection by that pose minus position, in pixels; empty without it
     displacement: float
     """Median image displacement since the keyframe, as a share of the longer side."""
     covariance: FloatArray | None = None
@@ -77,10 +74,8 @@ def track_frame(
     near = np.zeros(0, bool)
     if len(error):
         near = error < config.far_off * np.quantile(error, config.usual_quantile) + config.allowance * max(image.shape)
-    used = np.flatnonzero(near & ~keyframe.held_out[row])
-    lost = TrackingResult(
-        predicted, row, uv, np.full(len(row), np.inf), attempted, None, np.zeros((0, 2)), displacement, config=config
-    )
+    used = np.flatnonzero(near)
+    lost = TrackingResult(predicted, row, uv, np.full(len(row), np.inf), attempted, displacement, config=config)
     if len(used) < config.min_points:
         return lost
     sigma = _sigma(keyframe, row, config.guessed_sigma * camera_model.longer_side)
@@ -94,14 +89,9 @@ def track_frame(
     T, covariance = _with_network_motion(keyframe, estimate, prior.T_network, prior.scale_ratio, depth, config)
     if not np.isfinite(T).all():
         return lost
-
-    def residuals(pose: FloatArray) -> FloatArray:
-        return np.asarray(np.nan_to_num(project_world(camera_model, pose, points[row]) - uv, nan=np.inf), np.float64)
-
-    distance, T_tracks = np.linalg.norm(residuals(T), axis=1) / sigma, estimate.T_world_camera
-    return TrackingResult(
-        T, row, uv, distance, attempted, T_tracks, residuals(T_tracks), displacement, covariance, config
-    )
+    residuals = np.nan_to_num(project_world(camera_model, T, points[row]) - uv, nan=np.inf)
+    distance = np.linalg.norm(residuals, axis=1) / sigma
+    return TrackingResult(T, row, uv, distance, attempted, displacement, covariance, config)
 
 
 def refine_attached_pose(
@@ -118,7 +108,7 @@ def refine_attached_pose(
     """
     config, row = online.resectioning, tracked.row
     points = keyframe.points(camera_model)[row]
-    used = np.flatnonzero(np.isfinite(points[:, 0]) & ~keyframe.held_out[row])
+    used = np.flatnonzero(np.isfinite(points[:, 0]))
     sigma = _sigma(keyframe, row[used], config.guessed_sigma * camera_model.longer_side)
     start = keyframe.T_world_camera @ T_keyframe_frame
     uv = tracked.uv[used].astype(np.float64)

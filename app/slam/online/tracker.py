@@ -4,7 +4,6 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import cv2
 import numpy as np
@@ -32,7 +31,6 @@ from stream_recon.app.slam.online.keyframe_features import (
 from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
 from stream_recon.app.slam.online.loop_closure import LoopCorrection
 from stream_recon.app.slam.online.map import Map, scale_ratio
-from stream_recon.app.slam.online.model_selection import DynamicSceneTest, network_is_better
 from stream_recon.app.slam.online.resectioning import MotionPrior, TrackingResult, track_frame
 
 logger = logging.getLogger(__name__)
@@ -50,8 +48,6 @@ class TrackerCounts:
     tracks: int = 0
     error_px: float | None = None
     keyframes: int = 0
-    fallback_segments: int = 0
-    """Runs of keyframes that follow the network."""
     skipped: int = 0
     """Adjustments skipped because the source was ahead."""
 
@@ -86,7 +82,6 @@ class Tracker:
         self._continues = T_world_camera is not None
         """The scale comes from an earlier map."""
         self._sharpness: deque[float] = deque(maxlen=config.tracker.sharpness_window)
-        self._dynamic = DynamicSceneTest(config.dynamic)
         self._failed = self._paused = 0
         """Recent failures of descriptor matching, and keyframes until it is tried again."""
 
@@ -128,12 +123,7 @@ class Tracker:
         return Intrinsics(focal, focal, *self._centre)
 
     def apply_global_ba(self, adjusted: BAResult, numbers: list[int]) -> None:
-        """Apply a global adjustment of keyframes ``numbers``, unless it jumps in scale because of a moving object."""
-        last = self.map.keyframes[numbers[-1]]
-        # An adjustment of more keyframes may correct real drift of the scale.
-        few = numbers[-1] < self._config.local_ba.window
-        if few and self._dynamic.rejects_scale_jump(adjusted.scale_jump(last), last.median_depth_network):
-            return
+        """Apply a global adjustment of keyframes ``numbers``."""
         self.map.apply_global_ba(adjusted, numbers)
         self._follow_map()
 
@@ -173,21 +163,17 @@ class Tracker:
 
     def _scale_ratio(self) -> float:
         """Recent path in the map per path in the network's world; the network's depths may have another scale."""
-        recent = self.map.keyframes[-self._config.tracker.ratio_window :]
-        if recent and recent[-1].dynamic:
-            return recent[-1].scale_ratio
-        return scale_ratio([keyframe for keyframe in recent if not keyframe.dynamic], self.log_scale, self._config)
+        return scale_ratio(self.map.keyframes[-self._config.tracker.ratio_window :], self.log_scale, self._config)
 
     def _track(self, result: FrameResult, image: Grey, prior: MotionPrior) -> FloatArray:
         """Track a frame against the last keyframe; returns its pose."""
-        trusted = self.newest.keyframe.trusted
         tracking = track_frame(self.newest, image, self.map.camera_model, prior, self._config)
-        T = tracking.T_world_camera if tracking.good and trusted else prior.T_predicted
+        T = tracking.T_world_camera if tracking.good else prior.T_predicted
         config = self._config.tracker
         near = tracking.good and tracking.displacement < config.keyframe_step
         if near and len(tracking.row) >= config.min_tracked * tracking.attempted:
             tracked = TrackedPoints(tracking.row, tracking.uv, prior.T_network)
-            return self._attach(result.index, T, tracked if trusted else None, tracking.covariance if trusted else None)
+            return self._attach(result.index, T, tracked, tracking.covariance)
         return self._insert(result, image, T, tracking)
 
     def _attach(
@@ -219,7 +205,10 @@ class Tracker:
         self.map.append(keyframe)
         self.counts.keyframes += 1
         try:
-            self._adjust_and_check(keyframe)
+            if self._config.local_ba.is_enabled and (
+                keyframe.number < self._config.local_ba.beginning or keyframe.number % 2
+            ):
+                self._adjust()
         except FAILURES:
             logger.exception("adjustment at keyframe %d failed", keyframe.number)
         self.log_scale = keyframe.log_scale
@@ -234,19 +223,16 @@ class Tracker:
         return KeyframeImages(keyframe, image, DepthReader.from_result(result, self.scale), config=self._config)
 
     def _take_tracks(self, new: KeyframeImages, tracking: TrackingResult) -> None:
-        """Give a new keyframe the tracks that were found in it, and update the test for moving objects."""
+        """Give a new keyframe the tracks that were found in it."""
+        if not tracking.good:
+            return
         last, keyframe = self.map.keyframes[-1], new.keyframe
-        if tracking.good:
-            keyframe.attached[0].covariance = tracking.covariance
-            kept = consistent_tracks(last, tracking.uv, tracking.row, self._config.matching.descriptors)
-            kept &= tracking.distance < 2 * self._config.resectioning.agreeing_px
-            # Held-out tracks must not be selected by the pose that they test.
-            kept |= last.held_out[tracking.row]
-            row, uv = tracking.row[kept], tracking.uv[kept]
-            keyframe.add_tracks(last.track[row], uv, new.reader.sample(uv))
-            keyframe.displacement = tracking.displacement
-        motion = invert_pose(last.T_network) @ keyframe.T_network
-        self._dynamic.update(last, tracking, motion, max(self.scale.size))
+        keyframe.attached[0].covariance = tracking.covariance
+        kept = consistent_tracks(last, tracking.uv, tracking.row, self._config.matching.descriptors)
+        kept &= tracking.distance < 2 * self._config.resectioning.agreeing_px
+        row, uv = tracking.row[kept], tracking.uv[kept]
+        keyframe.add_tracks(last.track[row], uv, new.reader.sample(uv))
+        keyframe.displacement = tracking.displacement
 
     def _match_descriptors(self, new: KeyframeImages) -> None:
         """Match a keyframe with few tracks by descriptors, and set its pose by PnP."""
@@ -262,19 +248,6 @@ class Tracker:
         self._failed = self._failed + 1 if pose is None else 0
         self._paused = min(2 ** max(self._failed - 1, 0), self._config.descriptors.max_pause) - 1
 
-    def _adjust_and_check(self, new: Keyframe) -> None:
-        """Local adjustment; then the network's motion instead, where tests prefer it."""
-        new.scale_ratio = self._scale_ratio()
-        config = self._config.local_ba
-        is_due = config.is_enabled and (new.number < config.beginning or new.number % 2)
-        if is_due and not self._dynamic.positive:
-            self._adjust()
-        # The adjustment can make the test positive.
-        if self._dynamic.positive:
-            self._fall_back_from_dynamic(new)
-        else:
-            self._fall_back_by_held_out(new)
-
     def _adjust(self) -> None:
         config = self._config.local_ba
         window = self.map.keyframes[-config.window :]
@@ -287,35 +260,11 @@ class Tracker:
         options = SolveOptions(False, np.arange(len(window)) < fixed)
         adjusted = adjust_window(window, self.map.camera_model, config.rounds, options, config=self._config)
         if adjusted is not None:
-            last = window[-1]
-            if self._dynamic.rejects_scale_jump(adjusted.scale_jump(last), last.median_depth_network):
-                return
             if fixed == 1 and not self._continues:
                 adjusted = adjusted.aligned(window, self._config.window)
             adjusted.apply(window)
             self.map.changed |= {keyframe.number for keyframe in window}
             self.counts.tracks, self.counts.error_px = adjusted.tracks, adjusted.error_px
-
-    def _fall_back_by_held_out(self, new: Keyframe) -> None:
-        """Follow the network to a keyframe where held-out tracks prefer it."""
-        judged = self.map.keyframes[-self._config.held_out.keyframes :]
-        config = self._config.held_out
-        if not config.is_enabled or len(judged) < 2 or not network_is_better(judged, self.map.camera_model, config):
-            return
-        last = judged[-2]
-        self.counts.fallback_segments += last.trusted
-        _follow_network(new, last, self._scale_ratio())
-
-    def _fall_back_from_dynamic(self, new: Keyframe) -> None:
-        """Follow the network while the test for moving objects is positive, at first also over its window."""
-        first = new.number
-        if not self.map.keyframes[first - 1].dynamic:
-            first = max(first - self._config.dynamic.window + 1, 1)
-            self.counts.fallback_segments += 1
-        for last, keyframe in pairwise(self.map.keyframes[first - 1 :]):
-            _follow_network(keyframe, last, last.scale_ratio)
-            keyframe.scale_ratio, keyframe.dynamic = last.scale_ratio, True
-            self.map.changed.add(keyframe.number)
 
     def _focal(self, result: FrameResult) -> float:
         return float(np.sqrt(result.intrinsics.fx * result.intrinsics.fy)) * self.scale.factor
@@ -327,16 +276,6 @@ class Tracker:
             return True
         self._sharpness.append(value)
         return False
-
-
-def _follow_network(keyframe: Keyframe, last: Keyframe, ratio: float) -> None:
-    """Set a keyframe's pose by the network's motion since the last one, and discard its points."""
-    relative = invert_pose(last.T_network) @ keyframe.T_network
-    relative[:3, 3] *= ratio
-    keyframe.trusted = False
-    keyframe.attached[0].covariance = None
-    keyframe.set_pose(np.asarray(last.T_world_camera @ relative), last.log_scale)
-    keyframe.z = np.full(len(keyframe.track), np.nan)
 
 
 def _scale_edge(new: KeyframeImages, last: KeyframeImages, camera_model: CameraModel) -> ScaleEdge | None:

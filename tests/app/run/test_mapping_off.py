@@ -68,5 +68,3 @@ def test_geometry_keeps_its_figures_in_the_record(images: Path, tmp_path: Path) 
     figures = read_result(tmp_path / "out").run["online_mapping"]
     assert figures["keyframes"] > 1 and figures["tracks"] > 50 and 0 < figures["reprojection_px"] < 3
     assert figures["loops"] == figures["adjustments_skipped"] == 0
-    # Whether a network of random weights moves better than the map is left to chance.
-    assert figures["fallback_segments"] in (0, 1)

@@ -20,8 +20,7 @@ from stream_recon.app.slam.online.keyframe import (
 )
 from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
 from stream_recon.app.slam.online.map import Map
-from stream_recon.app.slam.online.model_selection import DynamicSceneTest, moving_share, network_is_better
-from stream_recon.app.slam.online.resectioning import TrackingResult, combined_pose, refine_attached_pose
+from stream_recon.app.slam.online.resectioning import combined_pose, refine_attached_pose
 from tests.app.slam.room import pose
 
 FloatArray = NDArray[np.float64]
@@ -84,7 +83,6 @@ def test_the_scale_is_that_of_output_poses_not_of_revised_ones() -> None:
     same = np.array([one.T_world_camera for one in frames])
     found = BAResult(same, np.zeros(5), [one.z for one in frames], LENS, 400, 0.1).aligned(frames)
     assert np.allclose(found.T_world_camera[:, 0, 3], 0.33 * np.arange(5), atol=0.01)
-    assert abs(found.scale_jump(frames[-1])) < 1e-9, "that is no jump of the unit"
 
 
 def test_later_poses_are_in_the_world_of_earlier_output() -> None:
@@ -134,69 +132,6 @@ def test_fusion_weights_poses_by_information(firm: bool) -> None:
     T, guess = pose((0, 0, 0), 0), pose((0.1, 0, 0), 0.01)
     found = combined_pose(T, np.eye(6) * (1e8 if firm else 1e-3), guess, 0.1)
     assert np.allclose(found, T if firm else guess, atol=1e-3)
-
-
-def test_held_out_tracks_prefer_the_right_motion() -> None:
-    true = [pose((0.3 * k, 0, 0), 0.02 * k) for k in range(4)]
-    wrong = [pose((0.3 * k, 0.25 * k, 0), -0.08 * k) for k in range(4)]
-    assert not network_is_better([keyframe(k, T, w) for k, (T, w) in enumerate(zip(true, wrong, strict=True))], LENS)
-    misled = [keyframe(k, T, T) for k, T in enumerate(true)]
-    for one, T in zip(misled, wrong, strict=True):
-        one.T_world_camera = T
-    assert network_is_better(misled, LENS)
-
-
-def located(T: FloatArray, missed_px: float, share: float = 0.34) -> TrackingResult:
-    """A frame at ``T`` in which the tracks of a share of the image miss by so much, all alike."""
-    uv = np.random.default_rng(0).uniform((0, 0), (320, 240), (600, 2)).astype(np.float32)
-    missed = np.where(uv[:, :1] < 320 * share, [missed_px, 0.0], [0.5, 0.0])
-    return TrackingResult(T, np.arange(600), uv, np.linalg.norm(missed, axis=1), 600, T, missed, 0.03)
-
-
-@pytest.mark.parametrize(
-    ("sideways", "missed_px", "share", "doubted"),
-    [(0.1, 20.0, 0.12, True), (0.1, 1.0, 0.12, False), (0.0, 20.0, 0.12, False), (0.0, 20.0, 0.34, True)],
-)
-def test_dynamic_scenes_need_deviating_tracks_and_contradicting_parts_or_large_parts(
-    sideways: float, missed_px: float, share: float, doubted: bool
-) -> None:
-    test, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
-    for _ in range(6):
-        test.update(last, located(pose((sideways, 0, 0.1), 0.0), missed_px, share), ahead, 320)
-    assert test.positive == doubted
-    for _ in range(6):
-        test.update(last, located(ahead, 1.0), ahead, 320)
-    assert not test.positive
-
-
-def test_an_object_that_appears_is_detected_soon() -> None:
-    test, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
-    for _ in range(10):
-        test.update(last, located(ahead, 0.5), ahead, 320)
-    assert not test.positive
-    for _ in range(2):
-        test.update(last, located(pose((0.1, 0, 0), 0.0), 20.0, 0.15), ahead, 320)
-    assert test.positive
-
-
-def test_lost_tracks_move_no_part_of_the_image() -> None:
-    noise = np.random.default_rng(0)
-    uv = noise.uniform((0, 0), (320, 240), (600, 2))
-    assert moving_share(uv, np.full((600, 2), 8.0), 320) == 1
-    assert moving_share(uv, noise.normal(0, 20, (600, 2)), 320) < 0.1
-    assert moving_share(uv, np.full((600, 2), np.inf), 320) == 0
-
-
-@pytest.mark.parametrize(
-    ("change", "moved", "missed_px", "doubted"),
-    [(0.4, 0.2, 20.0, True), (0.4, 0.2, 1.0, False), (0.1, 0.2, 20.0, False), (0.4, 0.01, 20.0, False)],
-)
-def test_scale_jumps_are_rejected_where_parts_contradict_and_the_camera_moves(
-    change: float, moved: float, missed_px: float, doubted: bool
-) -> None:
-    test, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, moved), 0.0)
-    test.update(last, located(ahead, missed_px), ahead, 320)
-    assert test.rejects_scale_jump(-change, last.median_depth_network) == test.positive == doubted
 
 
 def test_a_scale_that_depth_maps_contradict_is_a_jump() -> None:
