@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ def _frames(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     for frame in frames:
         if not isinstance(frame, dict) or not isinstance(frame.get("file_path"), str):
             raise InputError(f"{file}: a frame has no 'file_path'")
-    names = [frame["file_path"] for frame in frames]
+    names = [PurePosixPath(frame["file_path"].replace("\\", "/")).as_posix() for frame in frames]
     if len(set(names)) < len(names):
         raise InputError(f"{file}: {max(names, key=names.count)} is in 'frames' more than once")
     return table, sorted(frames, key=lambda frame: natural_key(frame["file_path"]))

@@ -16,7 +16,7 @@ from stream_recon.app.core.ground_truth import DepthMap, DepthPoints, DepthTruth
 from stream_recon.app.core.input_file import input_errors
 from stream_recon.app.core.types import Intrinsics, reduced_size
 from stream_recon.app.datasets.text import dataset_errors
-from stream_recon.app.sources.calibration import Calibration, one_camera
+from stream_recon.app.sources.calibration import SAME_ASPECT, Calibration, one_camera
 from stream_recon.app.sources.capture import open_capture, shown_frame_count
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_decoding import fits_stored, read_depth_image, read_image
@@ -138,10 +138,12 @@ class PinholeCamera:
         return cls(Intrinsics(camera.fx, camera.fy, camera.cx, camera.cy), camera.size)
 
     def for_size(self, size: tuple[int, int]) -> Intrinsics:
-        """Intrinsics for images resized to (width, height). Raises InputError: those have the sides exchanged."""
+        """Intrinsics for images resized to (width, height). Raises InputError: those have another shape."""
         if self.size is None:
             return self.intrinsics
-        if (size[0] - size[1]) * (self.size[0] - self.size[1]) < 0:
+        if abs(size[0] * self.size[1] / self.size[0] - size[1]) > max(
+            1.0, SAME_ASPECT * size[1]
+        ):  # a pixel is rounding
             raise InputError("the camera is of {}x{} pixels, the images of {}x{}".format(*self.size, *size))
         k, sx, sy = self.intrinsics, size[0] / self.size[0], size[1] / self.size[1]
         return Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy)

@@ -22,6 +22,8 @@ from stream_recon.configs.errors import InputError
 
 DEPTH_UNITS_PER_METRE = 5000.0
 """Steps of depth images in a metre, in all of these benchmarks."""
+APART_S = 0.1
+"""Time between a colour image and its depth image from which they show other places."""
 MAX_PROBED = 20
 """Lines whose files are looked at: the first ones may be missing."""
 VGA = (640, 480)
@@ -144,6 +146,9 @@ def _associated(path: Path) -> tuple[TimedImages, DepthImages, bool]:
     timed = in_time_order([listed_file(path, row[colour]) for _, row in rows], times, table)
     depth = {i: listed_file(path, rows[row][1][4 - colour]) for i, row in enumerate(timed.positions)}
     numbered = all(row[colour - 1].isdecimal() for _, row in rows)
+    stamps = np.array([numbers(row[3 - colour], f"{table} line {number}", 1)[0] for number, row in rows])
+    if (apart := float(abs(times - stamps).max())) > APART_S and not numbered:
+        timed = dataclasses.replace(timed, warnings=(*timed.warnings, f"depth is up to {apart:.2f} s from its image"))
     return timed, DepthImages(depth, DEPTH_UNITS_PER_METRE), numbered
 
 

@@ -4,6 +4,7 @@
 for iMAP and NICE-SLAM (Zhu et al., CVPR 2022). None has timestamps, so a nominal 30 frames a second are used.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from stream_recon.app.core.types import Intrinsics
@@ -72,7 +73,6 @@ def load_seven_scenes(path: Path) -> Recording:
 def load_scannet(path: Path) -> Recording:
     """ScanNet: color/N.jpg, pose/N.txt, depth/N.png in millimetres, intrinsic/intrinsic_color.txt."""
     images = scannet_images(path)
-    stems = dict(enumerate(image.stem for image in images))
     calibration = path / "intrinsic" / "intrinsic_color.txt"
     camera, unusable = None, None
     if calibration.is_file():
@@ -82,12 +82,14 @@ def load_scannet(path: Path) -> Recording:
         camera = PinholeCamera(centred(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2])))
     elif calibration.parent.is_dir():
         unusable = f"there is no {calibration.name} in {calibration.parent.name}, whose other cameras are not used"
+    poses = read_pose_files(_numbered_alike(path / "pose", images, ".txt"))
     return Recording(
         images=images,
-        poses=read_pose_files({i: path / "pose" / f"{stem}.txt" for i, stem in stems.items()}),
+        poses=poses,
         camera=camera,
         unusable=unusable,
-        read_depth=_existing({i: path / "depth" / f"{stem}.png" for i, stem in stems.items()}, MILLIMETRES),
+        read_depth=_existing(_numbered_alike(path / "depth", images, ".png"), MILLIMETRES),
+        warnings=("no image has a pose in pose/",) if (path / "pose").is_dir() and not poses else (),
     )
 
 
@@ -119,6 +121,13 @@ def _replica_camera(file: Path) -> tuple[PinholeCamera, float]:
         if min(fx, fy, scale, w, h) <= 0:
             raise InputError("w, h, fx, fy and scale must be above 0")
         return PinholeCamera(centred(fx, fy, cx, cy), (integer(w, "w"), integer(h, "h"))), scale
+
+
+def _numbered_alike(folder: Path, images: Sequence[Path], suffix: str) -> dict[int, Path]:
+    """Files of the images' names, or numbers without their zeros, by position; they may not exist."""
+    by_number = {int(file.stem): file for file in folder.glob(f"*{suffix}") if file.stem.isdecimal()}
+    own = ((folder / f"{image.stem}{suffix}", image.stem) for image in images)
+    return {i: by_number.get(int(stem), file) if stem.isdecimal() else file for i, (file, stem) in enumerate(own)}
 
 
 def _existing(files: dict[int, Path], units_per_metre: float, invalid: int = 0) -> DepthImages | None:

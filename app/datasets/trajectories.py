@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray, rotation_matrix
-from stream_recon.app.datasets.tables import CLOCKS, LENGTHS, TIMES, Column, epoch_unit, number, read_table
+from stream_recon.app.datasets.tables import CLOCKS, LARGE, LENGTHS, TIMES, Column, epoch_unit, number, read_table
 from stream_recon.app.datasets.text import read_text
 from stream_recon.configs.errors import InputError
 
@@ -157,10 +157,12 @@ def _times(columns: Sequence[Column], unit: float | None) -> FloatArray:
 def _usual_header(line: str, columns: Sequence[str]) -> str:
     """Names of the columns of a table without a header, by its first line. Raises ValueError."""
     sign = next((sign for sign in ";\t," if sign in line), " ")
-    count = len(line.split(None if sign == " " else sign))
+    count = len(cells := line.split(None if sign == " " else sign))
     # A table of a known program may have more columns that no header names; those of others would be guessed at.
     if count < 8 or (count > 8 and columns == COLUMNS):
         raise ValueError(f"line 1: {count} numbers, {'fewer' if count < 8 else 'more'} than 8, and no header")
+    if sign == "," and columns == COLUMNS and number(cells[0]) > LARGE[0][0]:
+        raise ValueError("nanoseconds and commas, as EuRoC's files with qw first, and no header that names the columns")
     return sign.join([*columns, *["other"] * (count - 8)])
 
 

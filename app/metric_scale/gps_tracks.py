@@ -63,6 +63,8 @@ MAX_FILE_BYTES = 1 << 28
 """Bytes that are read of a file: days of positions, and no more memory than a machine has."""
 MAX_FROM_ORIGIN_M = 10_000.0
 """Distance beyond which an origin is subtracted: national grid coordinates lose digits in the files of a result."""
+NARROW = 0.02
+"""Extent of positions in metres that no path has, and of degrees that every walk has."""
 TIME = ("time", "timestamp", "t", "seconds", "sec", "utc", "datetime", "date", "elapsed", "stamp")
 FRAME = ("frame", "index")
 LATITUDE, LONGITUDE = ("lat", "latitude"), ("lon", "lng", "long", "longitude")
@@ -104,7 +106,14 @@ def read_positions(path: Path) -> Positions:
     is_spaced = all(_is_number(word) for word in lines[0].split())
     lines = [" ".join(line.split()) for line in lines] if is_spaced else lines
     header = _commented_header(filled, lines[0])
-    return _csv([*(header or (_usual_header(lines[0]) if is_spaced else [])), *lines])
+    return _csv([*(header or (_usual_header(lines) if is_spaced else [])), *lines])
+
+
+def _are_degrees(rows: list[list[str]]) -> bool:
+    """Whether numbers that are said to be metres hardly change, as those of latitudes and longitudes."""
+    values = np.array([[_number(word) for word in row] for row in rows if len(row) == 2]).reshape(-1, 2)
+    spread, middle = np.ptp(values, axis=0, keepdims=True), np.abs(values).max(axis=0, initial=0.0)
+    return bool(len(values) and (spread < NARROW).all() and (middle > 1).all() and (middle <= (90, 180)).all())
 
 
 def _commented_header(filled: list[str], first: str) -> list[str]:
@@ -116,11 +125,14 @@ def _commented_header(filled: list[str], first: str) -> list[str]:
     return named[-1:] if all(map(_is_number, cells)) else []
 
 
-def _usual_header(line: str) -> list[str]:
+def _usual_header(lines: list[str]) -> list[str]:
     """Names of the columns of lines ``seconds x y z``, which a quaternion may follow. Raises ValueError."""
-    columns = len(line.split())
+    columns = len(lines[0].split())
     if columns not in (4, 7, 8):
-        raise ValueError(f"its lines have {columns} numbers, not 'seconds x y z', or with a quaternion")
+        said = f"its lines have {columns} numbers, not 'seconds x y z', or with a quaternion, and no header"
+        raise ValueError(f"{said} that names columns (subtitles, such as DJI's SRT, are not read)")
+    if _are_degrees([line.split()[1:3] for line in lines]):
+        raise ValueError("its second and third numbers look like degrees, and no header names them: time lat lon alt")
     return [" ".join(["t", "x", "y", "z", *["other"] * (columns - 4)])]
 
 
@@ -194,6 +206,8 @@ def _csv(lines: list[str]) -> Positions:
 
     def column(names: tuple[str, ...]) -> Column | None:
         exact = (c for name in names for c in columns if c.name == name)
+        if twice := next((name for name in names if [c.name for c in columns].count(name) > 1), None):
+            raise ValueError(f"it has more than one column {twice}")
         begins = (c for name in names for c in columns if re.match(rf"{name}[ _\-.]", c.name))
         return next(exact, None) or next(begins, None)
 

@@ -243,11 +243,7 @@ def _as_taken(images: list[Path]) -> tuple[list[Path], list[str]]:
         stated = sum(read_exif(path).taken is not None for path in images) if len(images) <= MAX_HEADS else 0
         if 0 < stated < len(images):
             return images, [f"{stated} of {len(images)} images state when they were taken: the order is that of names"]
-        forms = {re.sub("-?[0-9]+", "0", path.stem.casefold()): path.name for path in images}
-        if 1 < len(forms) < min(MAX_KINDS, len(images)) and all("0" in form for form in forms):
-            one, other, *_ = forms.values()
-            return images, [f"names have {len(forms)} forms, such as {one} and {other}: their order is a guess"]
-        return images, []
+        return images, _doubts_of_names(images)
     times = dict(zip(images, found, strict=True))
     ordered = sorted(images, key=times.__getitem__)
     if ordered == images:
@@ -255,6 +251,17 @@ def _as_taken(images: list[Path]) -> tuple[list[Path], list[str]]:
     after, before = next(pair for pair in pairwise(images) if times[pair[0]] > times[pair[1]])
     said = "images are in the order of their EXIF times, not of their names"
     return ordered, [f"{said}: {before.name} is before {after.name}"]
+
+
+def _doubts_of_names(images: list[Path]) -> list[str]:
+    """Warning on names that do not tell an order: of several forms, or of a camera that counts anew after 9999."""
+    forms = {re.sub("-?[0-9]+", "0", path.stem.casefold()): path.name for path in images}
+    if 1 < len(forms) < min(MAX_KINDS, len(images)) and all("0" in form for form in forms):
+        one, other, *_ = forms.values()
+        return [f"names have {len(forms)} forms, such as {one} and {other}: their order is a guess"]
+    numbers = sorted({int(found[-1]) for path in images if (found := re.findall("[0-9]{4}", path.stem))})
+    is_anew = 9999 in numbers and max(np.diff(numbers), default=0) > 5000
+    return ["names have numbers up to 9999 and from 1 on: is their order that of the camera?"] if is_anew else []
 
 
 OTHER_WORDS = re.compile(
@@ -298,13 +305,21 @@ def images_below(folder: Path) -> tuple[Path, list[Path], list[Path]]:
 
 
 def unreadable_images(folder: Path) -> str | None:
-    """Warning on images in formats that cannot be read here, and on raw files beside their photograph; None without."""
+    """Warning on images in formats that cannot be read here, on raw files beside their photograph, and on links to
+    nothing; None without."""
     try:
-        readable = readable_suffixes() | IMAGE_SUFFIXES
-        unread = (HEIF_SUFFIXES | OTHER_SUFFIXES) - readable
         files = [p for p in folder.iterdir() if not p.name.startswith(".")]
     except OSError:
         return None
+    readable = readable_suffixes() | IMAGE_SUFFIXES
+    nowhere = [p.name for p in files if p.suffix.lower() in readable and not p.exists()]
+    said = _of_other_formats(files, readable)
+    links = f"{len(nowhere)} images are links to files that are not there, such as {min(nowhere)}" if nowhere else None
+    return "; ".join(filter(None, (said, links))) or None
+
+
+def _of_other_formats(files: Sequence[Path], readable: frozenset[str]) -> str | None:
+    unread = (HEIF_SUFFIXES | OTHER_SUFFIXES) - readable
     stems = {p.stem.casefold() for p in files if p.suffix.lower() in readable}
     images = [p for p in files if p.suffix.lower() in unread]
     alone = [p for p in images if p.stem.casefold() not in stems]

@@ -313,7 +313,9 @@ class Source:
 
     def _no_frame_message(self) -> str:
         if self._reader.damaged:
-            return f"no frame of {self.name} is readable"
+            return (
+                f"no frame of {self.name} is readable{f', such as {names[0]}' if (names := self.image_names) else ''}"
+            )
         end = f" and --end {self._end:g} s" if self._end < math.inf else " and its end"
         return f"{self.name} has no frame between --start {self._start:g} s{end}"
 

@@ -94,6 +94,7 @@ def test_an_empty_cell_is_a_lost_frame_and_moves_no_other(tmp_path: Path) -> Non
         (["time [ticks],x,y,z,qx,qy,qz,qw", "1,2,3,4,0,0,0,1"], "'ticks'"),
         (["t,timestamp,x,y,z,qx,qy,qz,qw", "0,5,1,2,3,0,0,0,1"], "columns 't' and 'timestamp' are times and differ"),
         (["stamp.sec,stamp.nanosec,x,y,z,qx,qy,qz,qw", "9,500000000,1,2,3,0,0,0,1"], "'stamp.sec' and 'stamp.nanosec'"),
+        (["1520530308199447626,1,2,3,1,0,0,0"], "nanoseconds and commas, as EuRoC's"),
         (["1 0.1 0.2 0.3 0 0 0 1 7"], "line 1: 9 numbers, more than 8"),
         (["1 5 5 5 0 0 0 1", "2 5 5 5 1 0 0 0", "3 5 5 5 0.9 0.9 0 1"], "length 1.62, others of 1"),
         (["1 0.1 0.2 0.3 0 0 0 one"], "not a number"),
