@@ -1,5 +1,7 @@
 """Tiny networks for tests, with weights large enough that every connection shows in the outputs."""
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from stream_recon.app.engine.stream import StreamRunner
@@ -7,7 +9,9 @@ from stream_recon.configs.schema import ImageConfig, NetworkConfig, Preset, Stre
 from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.odometry.odometry import OdometryState
 from stream_recon.models.prediction import Prediction
-from training.mask import ClipLayout, TrainingMask
+
+if TYPE_CHECKING:
+    from training.mask import TrainingMask
 
 GRID = (2, 3)
 
@@ -77,8 +81,10 @@ def random_images(count: int, seed: int = 1) -> torch.Tensor:
     return torch.rand(count, 3, GRID[0] * 14, GRID[1] * 14, generator=generator)
 
 
-def clip_mask(preset: Preset, images: torch.Tensor) -> TrainingMask:
+def clip_mask(preset: Preset, images: torch.Tensor) -> "TrainingMask":
     """Attention of images [S, 3, H, W] to each other as one clip."""
+    from training.mask import ClipLayout, TrainingMask
+
     stream, special = preset.stream, preset.network.special_tokens
     clip = ClipLayout(len(images), special + GRID[0] * GRID[1], special, stream.scale_frames, stream.window)
     return TrainingMask(clip, stream.camera_window, torch.device("cpu"))
