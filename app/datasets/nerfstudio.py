@@ -67,6 +67,9 @@ def load_nerfstudio(path: Path) -> Recording:
         read_depth=depth,
         # Poses from structure from motion have arbitrary scale; measured depth comes from a metric sensor.
         metric=depth is not None,
+        warnings=tuple(
+            ["mask_path of its frames is not applied: --masks takes a folder"] * any("mask_path" in t for t in tables)
+        ),
     )
 
 

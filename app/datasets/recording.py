@@ -226,10 +226,15 @@ class Recording:
         found = self.calibration if choice.camera is None else None
         notes = (self.unusable,) if self.unusable else () if found is None else found.notes
         reader.warnings.extend([*self.warnings, *(f"camera of {name}: {note}" for note in notes)])
-        first = next((image.name for i, image in enumerate(self.images) if i not in self.poses), None)
-        if self.poses and first is not None:
-            reader.warnings.append(f"{len(self.poses)} of {len(self.images)} images of {name} have a pose, not {first}")
+        reader.warnings += self._doubts_of_poses(name)
         return Source(reader, choice)
+
+    def _doubts_of_poses(self, name: str) -> list[str]:
+        without = [image.name for i, image in enumerate(self.images) if i not in self.poses]
+        if self.poses and without:
+            return [f"{len(self.poses)} of {len(self.images)} images of {name} have a pose, not {without[0]}"]
+        is_still = len(self.poses) > 1 and not np.ptp([*self.poses.values()], axis=0).any()
+        return [f"all poses of {name} are the same"] if is_still else []
 
     def known_camera(self, name: str) -> Calibration:
         """The calibration in the files. Raises InputError where there is none."""

@@ -170,6 +170,8 @@ def _inner(folder: Path) -> tuple[Path, ...]:
 
 ROTATION_TOLERANCE = 0.02
 """Largest deviation of singular values of a rotation from 1: files round their numbers."""
+QUATERNION_TOLERANCE = 0.05
+"""Relative difference of quaternions' lengths up to which they are rounded."""
 OPENCV_FROM_OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
 """From camera axes right, up, backward to right, down, forward; its own inverse."""
 
@@ -189,12 +191,12 @@ def rigid(pose: FloatArray, where: str, tolerance: float = ROTATION_TOLERANCE) -
 
 
 def pose_from_quaternion(translation: FloatArray, xyzw: FloatArray, where: str) -> FloatArray:
-    """The pose [4, 4] of a translation [3] and a quaternion [4] of any length.
+    """The pose [4, 4] of a translation [3] and a quaternion [4] of length 1, about.
 
-    Raises InputError: the quaternion is zero, or a number is not finite.
+    Raises InputError: the quaternion is none, or a number is not finite.
     """
-    if not (1e-6 <= np.linalg.norm(xyzw) < np.inf and np.isfinite(translation).all()):
-        raise InputError(f"{where}: the quaternion is zero, or a number is inf or nan")
+    if not (abs(np.linalg.norm(xyzw) - 1) <= QUATERNION_TOLERANCE and np.isfinite(translation).all()):
+        raise InputError(f"{where}: the quaternion is not of length 1, or a number is inf or nan")
     pose = np.eye(4)
     pose[:3, :3] = rotation_matrix(xyzw)
     pose[:3, 3] = translation

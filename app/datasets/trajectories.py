@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray, rotation_matrix
 from stream_recon.app.datasets.tables import CLOCKS, LARGE, LENGTHS, TIMES, Column, epoch_unit, number, read_table
-from stream_recon.app.datasets.text import read_text
+from stream_recon.app.datasets.text import QUATERNION_TOLERANCE, read_text
 from stream_recon.configs.errors import InputError
 
 COLUMNS = ("t", "x", "y", "z", "qx", "qy", "qz", "qw")
@@ -32,8 +32,6 @@ LOST = ("", "nan", "inf", "infinity")
 """Cells of frames without a pose."""
 MIN_NAMED = 5
 """Columns that a comment names at least where it is a header."""
-QUATERNION_TOLERANCE = 0.05
-"""Relative difference of quaternions' lengths up to which they are rounded."""
 TANGLED = 2.0
 """Path in the order of times over that in the order of rows, beyond which these are of several trajectories."""
 ROUNDED = 1e-5
@@ -69,9 +67,7 @@ def read_trajectory(path: Path, columns: Sequence[str] = COLUMNS, unit: float | 
         times, first, at = np.unique(listed, return_index=True, return_inverse=True)
         if len(odd := np.flatnonzero(abs(poses[first][at] - poses).max(axis=(1, 2), initial=0.0) > ROUNDED)):
             raise ValueError(f"timestamp {listed[odd[0]]:.6f} has different poses")
-        paths = [np.linalg.norm(np.diff(each[:, :3, 3], axis=0), axis=1).sum() for each in (poses, poses[first])]
-        if paths[1] > TANGLED * paths[0] + ROUNDED:
-            raise ValueError("its rows are not in the order of their times: are there two trajectories in it?")
+        check_one_path(poses[:, :3, 3], first)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     # A trajectory that begins at the identity does so by half a turn where qw is taken for qx.
@@ -79,6 +75,13 @@ def read_trajectory(path: Path, columns: Sequence[str] = COLUMNS, unit: float | 
         said = "begins at the origin by half a turn: name its columns in a first line"
         raise InputError(f"{path} {said}, such as # timestamp tx ty tz qw qx qy qz")
     return TimedPoses(times, poses[first])
+
+
+def check_one_path(positions: FloatArray, order: NDArray[np.intp]) -> None:
+    """Raises ValueError: positions [N, 3] of several paths, which in the order of their times go to and fro."""
+    paths = [np.linalg.norm(np.diff(each, axis=0), axis=1).sum() for each in (positions, positions[order])]
+    if paths[1] > TANGLED * paths[0] + ROUNDED:
+        raise ValueError("its rows are not in the order of their times: are there two trajectories in it?")
 
 
 def _poses(rows: FloatArray, times: FloatArray) -> FloatArray:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.datasets.tables import ANGLES, LENGTHS, Column, read_table
+from stream_recon.app.datasets.trajectories import check_one_path
 from stream_recon.app.metric_scale.nmea import is_nmea, read_nmea
 from stream_recon.app.result.metric_scale import EAST_NORTH_UP, OF_FILE
 
@@ -264,6 +265,7 @@ def _sorted(positions: Positions) -> Positions:
     order = np.asarray(good[first], np.intp)
     if len(order) < 3:
         raise ValueError("it has fewer than three positions with a time or frame")
+    check_one_path(positions.metres, order)
     left_out = positions.left_out + len(keys) - len(order)
     return replace(
         positions,

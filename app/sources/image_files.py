@@ -259,6 +259,10 @@ def _doubts_of_names(images: list[Path]) -> list[str]:
     if 1 < len(forms) < min(MAX_KINDS, len(images)) and all("0" in form for form in forms):
         one, other, *_ = forms.values()
         return [f"names have {len(forms)} forms, such as {one} and {other}: their order is a guess"]
+    stems = {path.stem for path in images}
+    plain = Counter(re.sub(r"(?<![0-9.])0+(?=[0-9])", "", stem) for stem in stems)
+    if max(plain.values(), default=0) > 1:
+        return [f"names differ by zeros alone, as those of {max(plain, key=plain.__getitem__)}: their order is a guess"]
     numbers = sorted({int(found[-1]) for path in images if (found := re.findall("[0-9]{4}", path.stem))})
     is_anew = 9999 in numbers and max(np.diff(numbers), default=0) > 5000
     return ["names have numbers up to 9999 and from 1 on: is their order that of the camera?"] if is_anew else []

@@ -89,6 +89,34 @@ def no_poses(folder: Path) -> None:
     write_lines(folder / "pose/a.txt", matrix_line(np.eye(4)))
 
 
+def still(folder: Path) -> None:
+    for number in range(3):
+        write_images(folder, [f"frame-{number:06d}.color.png"])
+        write_lines(folder / f"frame-{number:06d}.pose.txt", matrix_line(np.eye(4)))
+
+
+def masks(folder: Path) -> None:
+    transforms(folder, "images/0.png", "images/1.png")
+    table = json.loads((folder / "transforms.json").read_text())
+    table["frames"][0]["mask_path"] = "x.png"
+    (folder / "transforms.json").write_text(json.dumps(table))
+
+
+def quaternion(folder: Path) -> None:
+    write_images(folder / "images", ["0.png", "1.png"])
+    write_lines(folder / "sparse/0/cameras.txt", "1 PINHOLE 64 48 50 50 32 24")
+    write_lines(folder / "sparse/0/images.txt", "1 1 0 0 0 0 0 0 1 0.png", "", "2 0.3 0.1 0 0 -1 0 0 1 1.png", "")
+
+
+def zeros(folder: Path) -> None:
+    write_images(folder, ["frame1.png", "frame01.png", "frame2.png"])
+
+
+def vehicles(folder: Path) -> None:
+    rows = (f"{number},{t + number / 20},{t + 100 * number},0,0" for number in (0, 1) for t in STEP)
+    write_lines(folder / "track.txt", "id,time,x,y,z", *rows)
+
+
 def euroc_csv(folder: Path) -> None:
     write_lines(folder / "poses.csv", *(f"{1520530308199447626 + n},1,2,3,1,0,0,0" for n in range(4)))
 
@@ -116,6 +144,11 @@ def columns(folder: Path) -> None:
         (shape, scene, "the camera is of 128x64 pixels, the images of 64x48"),
         (late_depth, scene, "depth is up to 3.00 s from its image"),
         (no_poses, scene, "no image has a pose in pose/"),
+        (still, scene, "all poses of .* are the same"),
+        (masks, scene, "mask_path of its frames is not applied"),
+        (quaternion, scene, "1.png: the quaternion is not of length 1"),
+        (zeros, images, "differ by zeros alone, as those of frame1"),
+        (vehicles, track, "two trajectories in it"),
         (euroc_csv, poses, "nanoseconds and commas, as EuRoC's files with qw first"),
         (degrees, track, "look like degrees"),
         (subtitles, track, "DJI's SRT"),
