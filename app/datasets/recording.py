@@ -139,13 +139,18 @@ class PinholeCamera:
 
     def for_size(self, size: tuple[int, int]) -> Intrinsics:
         """Intrinsics for images resized to (width, height). Raises InputError: those have another shape."""
+        k = self.intrinsics
         if self.size is None:
-            return self.intrinsics
+            if not (0 < k.cx < size[0] and 0 < k.cy < size[1]):
+                raise InputError(
+                    f"the camera's centre ({k.cx:g}, {k.cy:g}) is outside of images of {size[0]}x{size[1]}"
+                )
+            return k
         if abs(size[0] * self.size[1] / self.size[0] - size[1]) > max(
             1.0, SAME_ASPECT * size[1]
         ):  # a pixel is rounding
             raise InputError("the camera is of {}x{} pixels, the images of {}x{}".format(*self.size, *size))
-        k, sx, sy = self.intrinsics, size[0] / self.size[0], size[1] / self.size[1]
+        sx, sy = size[0] / self.size[0], size[1] / self.size[1]
         return Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy)
 
 

@@ -95,6 +95,11 @@ def still(folder: Path) -> None:
         write_lines(folder / f"frame-{number:06d}.pose.txt", matrix_line(np.eye(4)))
 
 
+def other_camera(folder: Path) -> None:
+    write_images(folder / "color", ["0.jpg", "1.jpg"])
+    write_lines(folder / "intrinsic/intrinsic_color.txt", "1170 0 648 0", "0 1170 484 0", "0 0 1 0", "0 0 0 1")
+
+
 def masks(folder: Path) -> None:
     transforms(folder, "images/0.png", "images/1.png")
     table = json.loads((folder / "transforms.json").read_text())
@@ -145,6 +150,7 @@ def columns(folder: Path) -> None:
         (late_depth, scene, "depth is up to 3.00 s from its image"),
         (no_poses, scene, "no image has a pose in pose/"),
         (still, scene, "all poses of .* are the same"),
+        (other_camera, scene, "centre .648.5, 484.5. is outside of images of 64x48"),
         (masks, scene, "mask_path of its frames is not applied"),
         (quaternion, scene, "1.png: the quaternion is not of length 1"),
         (zeros, images, "differ by zeros alone, as those of frame1"),

@@ -167,9 +167,9 @@ def test_bonn_poses_are_those_of_the_camera_not_of_the_markers(tmp_path: Path) -
 
 def test_eth3d_takes_its_camera_from_calibration_txt(tmp_path: Path) -> None:
     folder = write_tum(tmp_path / "cables_1")
-    write_lines(folder / "calibration.txt", "726.2 726.3 359.2 202.4")
+    write_lines(folder / "calibration.txt", "72.62 72.63 31.2 20.4")
     truth = truth_of(only_scene(tmp_path, "eth3d"))
-    assert_intrinsics(truth, 726.2, 726.3, 359.7, 202.9)
+    assert_intrinsics(truth, 72.62, 72.63, 31.7, 20.9)
     assert_poses(truth, {i: pose.matrix for i, pose in enumerate(PATH)})
     write_lines(folder / "calibration.txt", "726.2 726.3")
     with pytest.raises(InputError, match=r"calibration\.txt line 1"):

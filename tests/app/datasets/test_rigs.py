@@ -22,7 +22,7 @@ from tests.app.datasets.folders import (
 )
 
 PATH = camera_path(4)
-K = np.array([[707.0, 0, 601.9], [0, 707.5, 183.1], [0, 0, 1]])
+K = np.array([[70.7, 0, 30.1], [0, 70.75, 18.3], [0, 0, 1]])
 COLOUR_IN_GREY = np.array([0.06, -0.01, 0.003])
 """Place of the colour camera in the grey one's axes."""
 
@@ -49,7 +49,7 @@ def test_kitti_colour_images_have_poses_of_the_colour_camera(tmp_path: Path) -> 
         np.testing.assert_allclose(truth.poses[i][:3, :3], pose.matrix[:3, :3], atol=1e-6)
         centre = pose.matrix[:3, :3] @ COLOUR_IN_GREY + pose.matrix[:3, 3]
         np.testing.assert_allclose(truth.poses[i][:3, 3], centre, atol=1e-6)
-    assert_intrinsics(truth, 707, 707.5, 602.4, 183.6)
+    assert_intrinsics(truth, 70.7, 70.75, 30.6, 18.8)
     assert not truth.has_depth and truth.depth(0) is None
 
 
