@@ -47,6 +47,8 @@ def serve_command(
     if public_address is not None:
         out.print(f"listens on {host} port {server.port}")
     out.print(f"results: {data.resolve()} ({shutil.disk_usage(data).free / 1e9:.0f} GB free)")
+    if server.users is not None:
+        out.print(f"users: those that {server.users.header} names, from {', '.join(map(str, server.users.proxies))}")
     if server.is_open:
         scan = server.url.replace("/?", "/scan?") if "/?" in server.url else f"{server.url}scan"
         code = qr_code(scan) if out.is_terminal else None
@@ -55,7 +57,7 @@ def serve_command(
             out.print(code)
         if not server.has_tls and not server.url.startswith("https"):
             err.print("warning: without --tls it is unencrypted, and phones do not give pages their camera")
-        if not token:
+        if not token and server.users is None:
             err.print("warning: everyone who can reach this machine can use it (--no-token)")
     server.run()
     return DONE

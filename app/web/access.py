@@ -2,19 +2,23 @@
 
 import asyncio
 import html
+import ipaddress
+import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.responses import HTMLResponse, PlainTextResponse
 from websockets.datastructures import Headers
+from websockets.exceptions import InvalidHeaderValue
 from websockets.http11 import Request
 
 from stream_recon.app.viewer.guard import SECURITY_HEADERS, RequestGuard, own_sockets
-from stream_recon.app.web.limits import RETRY
+from stream_recon.app.web.limits import RETRY, USER
 from stream_recon.app.web.monitoring import ServerMetrics
+from stream_recon.configs.errors import ConfigError
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -38,6 +42,52 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 PROBES = ("/healthz", "/readyz")
 """Paths that tell nothing of the results: a cluster asks for them by any name, and without the token."""
 
+HEADER_VARIABLE, PROXIES_VARIABLE = "STREAM_RECON_USER_HEADER", "STREAM_RECON_PROXIES"
+"""Environment variables that switch the login of a proxy on."""
+
+
+@dataclass(frozen=True)
+class ProxyUsers:
+    """Users that a proxy has logged in and names in a header."""
+
+    header: str
+    proxies: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
+    """Addresses from which the header is believed."""
+
+    @staticmethod
+    def of(environment: Mapping[str, str]) -> "ProxyUsers | None":
+        """What the environment switches on; None: nothing. Raises ConfigError."""
+        header, addresses = (environment.get(name, "").strip() for name in (HEADER_VARIABLE, PROXIES_VARIABLE))
+        if not header and not addresses:
+            return None
+        try:
+            networks = tuple(ipaddress.ip_network(each.strip()) for each in addresses.split(","))
+        except ValueError as error:
+            raise ConfigError(f"{PROXIES_VARIABLE}: {error}; use 127.0.0.1 or 10.0.0.0/24, with commas") from error
+        if public := next((network for network in networks if not network.is_private), None):
+            raise ConfigError(f"{PROXIES_VARIABLE}: {public} is not of this machine or a private network")
+        if not re.fullmatch("[A-Za-z0-9-]{1,64}", header):
+            raise ConfigError(f"{HEADER_VARIABLE} {header!r}: use the name of a header, such as X-Forwarded-User")
+        return ProxyUsers(header, networks)
+
+    def user(self, headers: Headers, client: tuple[str, int] | None) -> str:
+        """The user of a request; empty: it names none. Raises ConfigError where it is not to be believed."""
+        names = headers.get_all(self.header)
+        if names and not self._is_proxy(client[0] if client else ""):
+            raise ConfigError(f"{self.header} comes from the proxy alone.")
+        # A comma joins what a client sent with what the proxy added.
+        if names and (len(names) > 1 or not re.fullmatch(r"(?! )[^,\x00-\x1f\x7f-\x9f]{1,200}(?<! )", names[0])):
+            raise ConfigError(f"{self.header} is not one name.")
+        return names[0] if names else ""
+
+    def _is_proxy(self, host: str) -> bool:
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        address = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network for network in self.proxies)
+
 
 @dataclass(frozen=True)
 class AccessPolicy:
@@ -50,6 +100,8 @@ class AccessPolicy:
     tls: bool = False
     public: str | None = None
     """Address at which a reverse proxy shows the server; None: there is none."""
+    users: ProxyUsers | None = None
+    """Who needs no token; None: nobody."""
 
     @property
     def prefix(self) -> str:
@@ -69,24 +121,24 @@ class Access:
         self._max_sockets, self._metrics = max_sockets, metrics
         self._app, self._token, self._secure, self._prefix = app, policy.token, policy.secure, policy.prefix
         self._guard = RequestGuard(policy.host, "", policy.token, policy.public)
+        self._users, self._user_guard = policy.users, RequestGuard(policy.host, "", None, policy.public)
         self._sockets = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        headers = Headers([(k.decode("latin-1"), v.decode("latin-1")) for k, v in scope["headers"]])
         self._strip_prefix(scope)
         if scope["type"] == "websocket":
-            await self._web_socket(scope, headers, receive, send)
+            await self._web_socket(scope, receive, send)
             return
         send = self._with_headers(scope, send)
         query = scope.get("query_string", b"").decode("latin-1")
-        refusal = None if scope["path"] in PROBES else self._refusal(headers, query)
+        refusal = None if scope["path"] in PROBES else self._refusal(scope, query)
         if refusal is not None:
             await PlainTextResponse(f"{refusal}\n", 403)(scope, receive, send)
-        elif scope["method"] in SAFE_METHODS and "token" in dict(parse_qsl(query)):
-            await self._enter(scope, headers, query)(scope, receive, send)
+        elif scope["method"] in SAFE_METHODS and "token" in dict(parse_qsl(query)) and not USER.get():
+            await self._enter(scope, query)(scope, receive, send)
         elif scope["method"] not in SAFE_METHODS and not any(k == REQUEST_HEADER for k, _ in scope["headers"]):
             await PlainTextResponse("Requests that change something come from the server's own page.\n", 403)(
                 scope, receive, send
@@ -94,8 +146,8 @@ class Access:
         else:
             await self._app(scope, bounded_receive(receive), send)
 
-    async def _web_socket(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(headers, scope.get("query_string", b"").decode("latin-1"))
+    async def _web_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope, scope.get("query_string", b"").decode("latin-1"))
         if refusal is not None or self._sockets >= self._max_sockets:
             self._metrics.count("refusals_total", code=403 if refusal else 429)
             await receive()
@@ -110,13 +162,28 @@ class Access:
         finally:
             self._sockets -= 1
 
-    def _refusal(self, headers: Headers, query: str) -> str | None:
-        """Why a request is refused; None if it is admitted."""
+    def _refusal(self, scope: Scope, query: str) -> str | None:
+        """Why a request is refused; None if it is admitted, and `USER` is set then."""
+        guard, user = self._guard, ""
+        try:
+            headers = _headers(scope)
+        except InvalidHeaderValue:
+            return "A header has control characters."
+        if self._users is not None:
+            try:
+                user = self._users.user(headers, scope.get("client"))
+            except ConfigError as error:
+                return str(error)
+            if user:
+                guard = self._user_guard
+            elif self._token is None:
+                return "The proxy names no user."
+        USER.set(user)
         plain = Headers([(name, value) for name, value in headers.raw_items() if name.lower() != "upgrade"])
-        refused = self._guard.refuse(Request(f"/?{query}", plain))
+        refused = guard.refuse(Request(f"/?{query}", plain))
         return None if refused is None else bytes(refused.body or b"").decode().partition(": ")[2].strip()
 
-    def _enter(self, scope: Scope, headers: Headers, query: str) -> HTMLResponse:
+    def _enter(self, scope: Scope, query: str) -> HTMLResponse:
         """A page that sets the cookie and leads to the same address without the token.
 
         It is no redirect: the browser would count that as a request of the page that held the link, and would not send
@@ -130,7 +197,8 @@ class Access:
             f'<title>stream-recon</title><a href="{target}">stream-recon</a>'
         )
         if self._token is not None:
-            cookie = f"{self._guard.cookie_name(headers)}={self._token}; HttpOnly; SameSite=Strict; Path={self._prefix}"
+            name = self._guard.cookie_name(_headers(scope))
+            cookie = f"{name}={self._token}; HttpOnly; SameSite=Strict; Path={self._prefix}"
             response.headers["Set-Cookie"] = cookie + ("; Secure" if self._secure else "")
         return response
 
@@ -159,6 +227,11 @@ class Access:
             await send(message)
 
         return send_with_headers
+
+
+def _headers(scope: Scope) -> Headers:
+    """Raises InvalidHeaderValue."""
+    return Headers([(key.decode("latin-1"), value.decode("latin-1")) for key, value in scope["headers"]])
 
 
 def bounded_receive(receive: Receive, clock: Callable[[], float] = time.monotonic) -> Receive:

@@ -101,7 +101,7 @@ async def _keep_house(data: DataFolder, routes: Routes, viewers: Viewers, sessio
         try:
             await viewers.close_idle()
             sessions.check_engine()
-            await in_thread(data.measure, limit_s=LONG_SECONDS)
+            await in_thread(data.measure, routes.store.owned(), limit_s=LONG_SECONDS)
             await sessions.close_idle()
             await routes.tend_uploads()
         except (OSError, StreamReconError) as error:  # such as of one upload: the others are tended the next time

@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.run_record import RUN_NAME
-from stream_recon.app.web.limits import NoRoomError
+from stream_recon.app.web.limits import USER, USER_SHARE, NoRoomError
 
 STATE_FOLDER = ".stream-recon-serve"
 """Folder of the queue, uploads and exports; results stand next to it."""
@@ -30,6 +30,7 @@ class DataFolder:
     def __init__(self, path: Path, quota: int | None = None) -> None:
         """``quota``: bytes that all of it may have; None: what the disk has."""
         self.path, self.quota, self._bytes = path.resolve(), quota, 0
+        self._bytes_of: dict[str, int] = {}
         self.state = self.path / STATE_FOLDER
         self.uploads, self.jobs = self.state / "uploads", self.state / "jobs"
         self.exports, self.scans = self.state / "exports", self.state / "scans"
@@ -82,20 +83,42 @@ class DataFolder:
             name = f"{base}-recon-{number}"
         return name
 
-    def measure(self) -> None:
-        """Count the bytes of all files, where there is a quota."""
+    def measure(self, owned: Mapping[str, Iterable[tuple[str, str]]] | None = None) -> None:
+        """Count the bytes of all files, where there is a quota.
+
+        ``owned``: results of each user, and what they were made of.
+        """
         if self.quota is not None:
             self._bytes = _bytes_below(self.path)
+            self._bytes_of = {
+                user: sum(map(_bytes_below, {folder for each in results for folder in self._folders(*each)}))
+                for user, results in (owned or {}).items()
+            }
+
+    def _folders(self, name: str, source: str) -> Iterator[Path]:
+        """Folders of a result, and of the upload or scan that it was made of."""
+        if (result := self.result(name)) is not None:
+            yield result
+        with suppress(OSError, ValueError, RuntimeError):
+            path = Path(source).resolve()
+            folder = path if path.parent == self.scans else path.parent
+            if folder.parent in (self.uploads, self.scans):
+                yield folder
 
     def check_quota(self) -> None:
-        """Raises NoRoomError where the quota was reached at the last `measure`."""
+        """Raises NoRoomError where the quota, or the user's part of it, was reached at the last `measure`."""
         if self.quota is not None and self._bytes >= self.quota:
             raise NoRoomError("the data folder has reached its quota: remove results or uploads")
+        if self.quota is not None and self._bytes_of.get(USER.get(), -1) >= self.quota // USER_SHARE:
+            raise NoRoomError("you have reached your part of the quota: remove results with their uploads")
 
-    def free_bytes(self) -> int:
-        """Bytes that uploads may fill."""
+    def free_bytes(self, user: str = "") -> int:
+        """Bytes that uploads, or those of a user, may fill."""
         free = shutil.disk_usage(self.path).free - RESERVE_BYTES
-        return max(0, free if self.quota is None else min(free, self.quota - self._bytes))
+        if self.quota is not None:
+            free = min(free, self.quota - self._bytes)
+            free = min(free, self.quota // USER_SHARE - self._bytes_of.get(user, 0)) if user else free
+        return max(0, free)
 
 
 def _bytes_below(folder: Path) -> int:

@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 from stream_recon.app.core.input_file import parse_json
 from stream_recon.app.core.output_file import replacing
 from stream_recon.app.result.files import output_errors
+from stream_recon.app.web.limits import USER
 from stream_recon.app.web.threads import in_thread
 from stream_recon.configs.errors import OutputError, ResourceError, StreamReconError
 
@@ -44,6 +45,7 @@ create table if not exists uploads(
     sha256 text, path text, name text
 );
 create table if not exists made(name text not null, source text not null, unique(name, source));
+create table if not exists owners(name text primary key, user text not null);
 """
 NUMBER, TIME = int | float, int | float | None
 COLUMNS: dict[str, dict[str, Any]] = {
@@ -52,9 +54,10 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "uploads": {"id": str, "title": str, "size": int, "options": str, "created": NUMBER}
     | {"sha256": str | None, "path": str | None},
     "made": {"name": str, "source": str},
+    "owners": {"name": str, "user": str},
 }
 """Columns that are read of each table, and their types. ``made`` has what the jobs of a result were given, also of
-jobs that are gone."""
+jobs that are gone, and ``owners`` whose a result is."""
 LOCK_SECONDS = 5.0
 """Time to wait at the start for a program that has locked the file."""
 RETRY_SECONDS = 5.0
@@ -96,6 +99,8 @@ class JobStore:
         A damaged file is kept under another name. Raises OutputError where it cannot be read or kept.
         """
         self._path, self._saving, self._changed = path, asyncio.Lock(), asyncio.Event()
+        self.users: dict[int, str] = {}
+        """Who queued each job since the start."""
         self.connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self.connection.executescript(SCHEMA)
         if os.path.lexists(path):
@@ -200,6 +205,9 @@ class JobStore:
         assert cursor.lastrowid is not None
         if kind in ("reconstruct", "scan"):
             self.connection.execute("insert or ignore into made values(?, ?)", (name, source))
+            if USER.get():
+                self.connection.execute("insert or replace into owners values(?, ?)", (name, USER.get()))
+        self.users[cursor.lastrowid] = USER.get()
         job = self.get(cursor.lastrowid)
         assert job is not None
         return job
@@ -244,7 +252,8 @@ class JobStore:
         """Let the jobs of a result follow its new name."""
         self._changed.set()
         self.connection.execute("update jobs set name=? where name=?", (new, old))
-        self.connection.execute("update or replace made set name=? where name=?", (new, old))
+        for table in ("made", "owners"):
+            self.connection.execute(f"update or replace {table} set name=? where name=?", (new, old))
 
     def sources(self, name: str) -> set[str]:
         """What the jobs of a result were given, also of jobs that were dismissed."""
@@ -253,7 +262,17 @@ class JobStore:
     def forget_result(self, name: str) -> None:
         """Forget what a result that is gone was made of."""
         self._changed.set()
-        self.connection.execute("delete from made where name=?", (name,))
+        for table in ("made", "owners"):
+            self.connection.execute(f"delete from {table} where name=?", (name,))
+
+    def owned(self) -> dict[str, list[tuple[str, str]]]:
+        """Results of each user, and what they were made of."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for user, name, source in self.connection.execute(
+            "select user, name, source from owners join made using(name)"
+        ):
+            found.setdefault(user, []).append((name, source))
+        return found
 
     def remove(self, number: int) -> None:
         self._changed.set()

@@ -1,5 +1,6 @@
 """Bounds of what clients may hold of the server at a time, and its times."""
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from stream_recon.app.sources.live import LIVE_LIMITS
@@ -61,6 +62,19 @@ class MissingError(OutputError):
 
 class NoRoomError(OutputError):
     """What a request would store has no room."""
+
+
+USER: ContextVar[str] = ContextVar("user", default="")
+"""Whom a proxy names as the user of a request or web socket; empty: nobody."""
+USER_SHARE = 4
+"""One user may have this part of each bound."""
+
+
+def check_share(held: int, limit: int, what: str) -> None:
+    """Raises BusyError where the present user has all that one user may have of a bound."""
+    share = max(1, limit // USER_SHARE)
+    if USER.get() and held >= share:
+        raise BusyError(f"one user may have {share} {what} at a time")
 
 
 DEFAULT_LIMITS = WebLimits()

@@ -79,8 +79,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)), "level": record.levelname}
         line |= {"logger": record.name, "message": record.getMessage()}
-        if session := getattr(record, "session", None):
-            line["session"] = session
+        line |= {key: value for key in ("session", "user") if (value := getattr(record, key, None))}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line)

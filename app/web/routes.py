@@ -16,7 +16,7 @@ from stream_recon.app.web import commands
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import LARGEST_ID, JobStore, WebJob
 from stream_recon.app.web.library import Entry, Library
-from stream_recon.app.web.limits import BusyError, ConflictError, MissingError, WebLimits
+from stream_recon.app.web.limits import USER, BusyError, ConflictError, MissingError, WebLimits, check_share
 from stream_recon.app.web.requests import answered, check_length, json_of
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.scans import Scans
@@ -301,8 +301,11 @@ class Routes:
 
     def _queue(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> WebJob:
         self._data.check_quota()
-        if sum(1 for job in self.store.all() if job.state == "queued") >= self._limits.waiting_jobs:
+        waiting = [job.id for job in self.store.all() if job.state == "queued"]
+        if len(waiting) >= self._limits.waiting_jobs:
             raise BusyError(f"{self._limits.waiting_jobs} jobs wait already")
+        mine = sum(self.store.users.get(number) == USER.get() for number in waiting)
+        check_share(mine, self._limits.waiting_jobs, "waiting jobs")
         return self.store.add(kind, name, source, options)
 
     def _unqueue(self, job: WebJob) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import io
 import logging
+import os
 import socket
 import ssl
 from contextlib import suppress
@@ -23,7 +24,7 @@ from stream_recon.app.core.output_file import replacing
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
-from stream_recon.app.web.access import AccessPolicy
+from stream_recon.app.web.access import AccessPolicy, ProxyUsers
 from stream_recon.app.web.app import make_app
 from stream_recon.app.web.certificate import own_certificate
 from stream_recon.app.web.data_folder import DataFolder
@@ -219,14 +220,15 @@ class Server:
         """Whether other machines can reach the server."""
         tls = _certificate(options, data)
         self.has_tls = tls is not None
-        token = _kept_token(data) if options.token and self.is_open else None
+        self.users = ProxyUsers.of(os.environ)
+        token = _kept_token(data) if options.token and (self.is_open or self.users) else None
         self._socket = _listen(options.host, options.port)
         self.port = int(self._socket.getsockname()[1])
         shown = outward_address(options.host) if options.host in EVERYWHERE else options.host
         shown = f"[{shown}]" if ":" in shown else shown
         base = address or f"{'https' if tls else 'http'}://{shown}:{self.port}/"
         self.url = base + (f"?token={token}" if token else "")
-        application = make_app(data, AccessPolicy(options.host, token, self.has_tls, address), options.jobs)
+        application = make_app(data, AccessPolicy(options.host, token, self.has_tls, address, self.users), options.jobs)
         logger = logging.getLogger("uvicorn.error")
         logger.setLevel(logging.ERROR)
         # Told of each web socket that is refused.

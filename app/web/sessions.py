@@ -23,7 +23,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from stream_recon.app.viewer.guard import RateLimiter
 from stream_recon.app.web.engine_process import EngineProcess, Message
-from stream_recon.app.web.limits import RETRY, SLOW_START, NoRoomError, WebLimits
+from stream_recon.app.web.limits import RETRY, SLOW_START, USER, NoRoomError, WebLimits, check_share
 from stream_recon.app.web.monitoring import ServerMetrics
 from stream_recon.app.web.scans import Scans
 from stream_recon.app.web.stream_session import ProtocolError, StreamSession, is_number
@@ -131,7 +131,7 @@ class Sessions:
             raise ProtocolError("invalid_message", "the first message is session.config")
         if "session_id" in config:
             session = self._sessions.get(str(config["session_id"]))
-            if session is None:
+            if session is None or session.user != USER.get():
                 raise ProtocolError("unknown_session", "there is no such session, or it was cut for too long")
             session.confirm(config.get("received"))
             earlier, session.socket = session.socket, socket
@@ -142,7 +142,7 @@ class Sessions:
         else:
             session = await self._begin(config)
             session.socket = socket
-        log.info("session begins or goes on", extra={"session": session.id})
+        log.info("session begins or goes on", extra={"session": session.id, "user": session.user})
         created = {"session_id": session.id, "resume_s": session.resume_s, "last_frame": session.last_frame}
         await socket.send_text(json.dumps({"type": "session.created", **created, **session.kept}))
         return session
@@ -154,14 +154,17 @@ class Sessions:
         session = StreamSession(
             secrets.token_hex(16), config, self._limits.scan_idle_s if keeps else self._limits.resume_s
         )
-        self._sessions[session.id] = session
+        limit = self._limits.scans if keeps else self._limits.sessions
         try:
+            mine = [each for each in self._sessions.values() if each.user == session.user]
+            check_share(sum(bool(each.kept) or not keeps for each in mine), limit, "sessions")
+            self._sessions[session.id] = session
             if keeps:
                 session.kept = await self._scans.begin(session.id, config, self._hear)
             else:
                 await self.engine.start()
         except (OSError, StreamReconError) as error:
-            del self._sessions[session.id]
+            self._sessions.pop(session.id, None)
             is_full = isinstance(error, NoRoomError) or (keeps and isinstance(error, OSError))
             code = "invalid_config" if isinstance(error, ConfigError) else "no_room" if is_full else "busy"
             raise ProtocolError(code, f"the session cannot begin: {error}") from error

@@ -11,6 +11,7 @@ from starlette.websockets import WebSocket
 
 from stream_recon.app.sources.images import NOMINAL_FPS
 from stream_recon.app.web.engine_process import Message
+from stream_recon.app.web.limits import USER
 from stream_recon.configs.errors import StreamReconError
 
 MAX_AGAIN = 16
@@ -33,6 +34,7 @@ class StreamSession:
     config: Message
     resume_s: float
     """Time within which it can be resumed."""
+    user: str = field(default_factory=USER.get)
     kept: Message = field(default_factory=dict)
     """Job and name of the result, where its frames are kept."""
     socket: WebSocket | None = None

@@ -19,7 +19,7 @@ from stream_recon.app.sources.growing import can_begin, mark_of
 from stream_recon.app.web.contents import HEAD_BYTES, Content, content_of, unpack
 from stream_recon.app.web.data_folder import MAX_NAME, DataFolder, safe_name
 from stream_recon.app.web.jobs import JobStore
-from stream_recon.app.web.limits import BusyError, MissingError, NoRoomError
+from stream_recon.app.web.limits import USER, BusyError, MissingError, NoRoomError, check_share
 from stream_recon.app.web.threads import LONG_SECONDS, in_thread
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 
@@ -74,6 +74,8 @@ class Uploads:
     def __init__(self, store: JobStore, data: DataFolder, max_zip_files: int) -> None:
         self._db, self._data, self._max_zip_files = store.connection, data, max_zip_files
         self._turns: dict[str, int] = {}
+        self._users: dict[str, str] = {}
+        """Who began each upload since the start."""
         self._storing = asyncio.Lock()
         self._remove_stale()
 
@@ -90,8 +92,12 @@ class Uploads:
         waiting = self.open()
         if len(waiting) >= MAX_OPEN:
             raise BusyError(f"{MAX_OPEN} uploads are not complete: continue or remove one")
-        promised = sum(upload.size - offset for upload, offset in waiting)
-        room = min(MAX_BYTES, self._data.free_bytes() - promised)
+        mine = [each for each in waiting if self._users.get(each[0].id) == USER.get()]
+        check_share(len(mine), MAX_OPEN, "uploads")
+        room = MAX_BYTES
+        for user, uploads in (("", waiting), (USER.get(), mine)):
+            promised = sum(upload.size - offset for upload, offset in uploads)
+            room = min(room, self._data.free_bytes(user) - promised)
         if size > room:
             raise NoRoomError(f"the file has {size / 1e9:.1f} GB, and there is room for {max(0, room) / 1e9:.1f} GB")
         shown = "".join(c if c.isprintable() else "?" for c in title)[: 2 * MAX_NAME]
@@ -101,6 +107,7 @@ class Uploads:
             "insert into uploads(id, title, size, options, created) values(?, ?, ?, ?, ?)",
             (upload.id, upload.title, upload.size, json.dumps(options), upload.created),
         )
+        self._users[upload.id] = USER.get()
         return upload
 
     def get(self, number: str) -> Upload:

@@ -1,5 +1,8 @@
 """Who is let in: own host and origin, the token as a cookie, the header of own pages, and bounds."""
 
+import re
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,13 +10,30 @@ import pytest
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
-from stream_recon.app.web.access import AccessPolicy
+from stream_recon.app.web.access import AccessPolicy, ProxyUsers
 from stream_recon.app.web.limits import WebLimits
+from stream_recon.configs.errors import ConfigError
+from tests.app.result.test_writer import write_run
 from tests.app.web.serving import VIDEO, served, upload
+from tests.app.web.test_jobs import until
 
 TOKEN = "a-token-of-a-test-1234"
 SOCKETS = "ws://127.0.0.1:8080"
 OPEN = AccessPolicy(host="0.0.0.0", token=TOKEN)
+PUBLIC = "https://example.org/"
+USERS = ProxyUsers.of(
+    {"STREAM_RECON_USER_HEADER": "X-Forwarded-User", "STREAM_RECON_PROXIES": "127.0.0.1, 10.1.0.0/16"}
+)
+PROXIED: dict[str, Any] = {
+    "reach": AccessPolicy(host="0.0.0.0", token=TOKEN, public=PUBLIC, users=USERS),
+    "base_url": PUBLIC,
+    "client": ("10.1.2.3", 5000),
+}
+"""A server behind a proxy that names users."""
+
+
+def alice(name: str = "alice") -> dict[str, str]:
+    return {"X-Forwarded-User": name}
 
 
 def test_the_token_becomes_a_cookie_and_leaves_the_address(tmp_path: Path) -> None:
@@ -156,3 +176,148 @@ def test_a_viewer_of_nothing_is_not_found(tmp_path: Path) -> None:
         assert waiting.status_code == 503 and waiting.headers["refresh"] == "2"
         with pytest.raises(WebSocketDisconnect), client.websocket_connect(f"{SOCKETS}/view/nothing"):
             pass
+
+
+def test_a_user_whom_the_proxy_names_needs_no_token(tmp_path: Path) -> None:
+    with served(tmp_path / "data", jobs=0, **PROXIED) as client:
+        assert client.get("/api/state").status_code == 403
+        assert client.get("/api/state", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+        assert client.get("/api/state", headers=alice()).status_code == 200
+        given = client.get("/?token=x", headers=alice())
+        assert given.status_code == 200 and "set-cookie" not in given.headers, "the token goes to nobody"
+        with client.websocket_connect("wss://example.org/v1/stream", headers=alice()):
+            pass
+        for more in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
+            assert client.get("/api/state", headers=alice() | more).status_code == 403
+    with served(tmp_path / "none", jobs=0, **PROXIED | {"reach": replace(PROXIED["reach"], token=None)}) as client:
+        refused = client.get("/api/state")
+        assert refused.status_code == 403 and "names no user" in refused.text
+        assert client.get("/api/state", headers=alice()).status_code == 200
+        assert client.get("/healthz").status_code == 200
+
+
+def test_the_header_admits_nobody_unless_it_is_switched_on(tmp_path: Path) -> None:
+    for reach in (OPEN, AccessPolicy(host="127.0.0.1", token=TOKEN, public=PUBLIC)):
+        with served(tmp_path / "data", jobs=0, **PROXIED | {"reach": reach}) as client:
+            assert client.get("/api/state", headers=alice()).status_code == 403
+
+
+@pytest.mark.parametrize("peer", ["10.2.0.1", "192.168.1.5", "8.8.8.8", "::1", "::ffff:10.2.0.1", "", "alice", None])
+def test_the_header_of_another_peer_is_refused_even_with_the_token(tmp_path: Path, peer: str | None) -> None:
+    client_address = None if peer is None else (peer, 5000)
+    with served(tmp_path / "data", jobs=0, **PROXIED | {"client": client_address}) as client:
+        refused = client.get("/api/state", headers=alice() | {"Authorization": f"Bearer {TOKEN}"})
+        assert refused.status_code == 403 and "from the proxy alone" in refused.text
+        with (
+            pytest.raises(WebSocketDisconnect),
+            client.websocket_connect("wss://example.org/v1/stream", headers=alice()),
+        ):
+            pass
+        assert client.get("/api/state", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+def test_mapped_addresses_are_those_of_the_proxy(tmp_path: Path) -> None:
+    for peer in ("127.0.0.1", "::ffff:10.1.0.9"):
+        with served(tmp_path / "data", jobs=0, **PROXIED | {"client": (peer, 5000)}) as client:
+            assert client.get("/api/state", headers=alice()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        " alice",
+        "alice ",
+        "alice,root",
+        "alice, root",
+        "a\tb",
+        "a\x00",
+        "a\x1b[2J",
+        "a\x7f",
+        "a\x85",
+        "a" * 201,
+    ],
+)
+def test_what_is_not_one_name_is_refused(tmp_path: Path, name: str) -> None:
+    with served(tmp_path / "data", jobs=0, **PROXIED) as client:
+        refused = client.get("/api/state", headers=[("X-Forwarded-User", name.encode("latin-1"))])
+        assert refused.status_code == 403 and re.search("not one name|control characters", refused.text)
+
+
+def test_two_names_are_refused(tmp_path: Path) -> None:
+    with served(tmp_path / "data", jobs=0, **PROXIED) as client:
+        for names in (("alice", "root"), ("alice", "alice"), ("", "root")):
+            headers = [("X-Forwarded-User", names[0]), ("x-forwarded-user", names[1])]
+            assert client.get("/api/state", headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("header", "proxies", "line"),
+    [
+        ("X-Forwarded-User", "", "STREAM_RECON_PROXIES"),
+        ("", "127.0.0.1", "STREAM_RECON_USER_HEADER"),
+        ("X User", "127.0.0.1", "STREAM_RECON_USER_HEADER"),
+        ("X-User", "0.0.0.0/0", "not of this machine"),
+        ("X-User", "127.0.0.1,8.8.8.8", "not of this machine"),
+        ("X-User", "proxy.local", "STREAM_RECON_PROXIES"),
+        ("X-User", "10.0.0.1/8", "STREAM_RECON_PROXIES"),
+    ],
+)
+def test_a_switch_that_is_half_on_is_refused(header: str, proxies: str, line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        ProxyUsers.of({"STREAM_RECON_USER_HEADER": header, "STREAM_RECON_PROXIES": proxies})
+    assert ProxyUsers.of({}) is None
+
+
+def test_one_user_leaves_room_for_others(tmp_path: Path) -> None:
+    limits = WebLimits(sessions=8, waiting_jobs=8, housekeeping_s=0.05)
+    with served(tmp_path / "data", jobs=0, quota=400_000, limits=limits, **PROXIED) as client:
+        source = {"address": "rtsp://127.0.0.1:9/a"}
+        answers = [client.post("/api/sources", json=source, headers=alice()).status_code for _ in range(3)]
+        assert answers == [201, 201, 429]
+        assert client.post("/api/sources", json=source, headers=alice("bob")).status_code == 201
+        new = {"name": "a.mp4", "size": 60_000}
+        answers = [client.post("/api/uploads", json=new, headers=alice()).status_code for _ in range(2)]
+        assert answers == [201, 507]
+        assert client.post("/api/uploads", json=new, headers=alice("bob")).status_code == 201
+        with ExitStack() as stack:
+            created = []
+            for name in ("alice", "alice", "alice", "bob"):
+                connection = client.websocket_connect("wss://example.org/v1/stream", headers=alice(name))
+                socket = stack.enter_context(connection)
+                socket.send_json({"type": "session.config"})
+                created.append(socket.receive_json())
+            assert [each.get("code", "") for each in created] == ["", "", "busy", ""]
+            connection = client.websocket_connect("wss://example.org/v1/stream", headers=alice("bob"))
+            socket = stack.enter_context(connection)
+            socket.send_json({"type": "session.config", "session_id": created[0]["session_id"], "received": 0})
+            assert socket.receive_json()["code"] == "unknown_session"
+
+
+def test_a_users_results_and_uploads_count_for_the_quota_also_after_a_restart(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"jobs": 0, "quota": 4_000_000, "limits": WebLimits(housekeeping_s=0.05), **PROXIED}
+    with served(tmp_path / "data", **options) as client:
+        client.headers.update(alice())
+        name = upload(client, VIDEO + bytes(50_000), piece=30_000)["name"]
+        client.headers.update(alice("bob"))
+        other = upload(client, VIDEO, name="other.mp4", piece=30_000)["name"]
+    for folder in (name, other):
+        write_run(tmp_path / "data" / folder)
+    (tmp_path / "data" / name / "more").write_bytes(bytes(1_200_000))
+
+    def status(user: str) -> int:
+        made = client.post("/api/sources", json={"address": "rtsp://127.0.0.1:9/a"}, headers=alice(user))
+        return made.status_code
+
+    with served(tmp_path / "data", **options) as client:
+        until(lambda: status("alice") == 507)
+        assert status("bob") == 201
+        refused = client.post("/api/uploads", json={"name": "a.mp4", "size": 1}, headers=alice())
+        assert refused.status_code == 507
+        for job in client.get("/api/jobs", headers=alice()).json()["jobs"]:
+            client.post(f"/api/jobs/{job['id']}/stop", headers=alice())
+        gone = client.request("DELETE", f"/api/results/{name}", json={"upload": True}, headers=alice())
+        assert gone.status_code == 200, gone.text
+        (tmp_path / "data" / name / "more").unlink(missing_ok=True)
+        until(lambda: status("alice") == 201)
