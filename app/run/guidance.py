@@ -3,8 +3,9 @@
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,17 +46,12 @@ class GuidanceConfig:
 DEFAULT_GUIDANCE = GuidanceConfig()
 
 
-class Speaker(Protocol):
-    """Passes messages on; see `ScanFeedback`."""
-
-    def tell(self, message: dict[str, Any]) -> None: ...
-
-
 class Guidance:
     """A `ResultListener` that also sees each image as it arrives. Both may come from threads of their own."""
 
-    def __init__(self, speaker: Speaker, config: GuidanceConfig = DEFAULT_GUIDANCE) -> None:
-        self._speaker, self._config = speaker, config
+    def __init__(self, tell: Callable[[dict[str, Any]], None], config: GuidanceConfig = DEFAULT_GUIDANCE) -> None:
+        """``tell`` takes what the person is told: messages of the protocol of streams (docs/server.md)."""
+        self._tell, self._config = tell, config
         self._lock = threading.Lock()
         self._votes: deque[str] = deque(maxlen=self._config.frames)
         self._check = PictureCheck(config.pictures)
@@ -68,7 +64,7 @@ class Guidance:
     @staticmethod
     def of(feedback: "ScanFeedback") -> "Guidance":
         """Guidance of a scan, connected to its images."""
-        guidance = Guidance(feedback)
+        guidance = Guidance(feedback.tell)
         feedback.observe = guidance.observe
         return guidance
 
@@ -81,7 +77,7 @@ class Guidance:
 
     def add(self, result: FrameResult) -> None:
         self._state.add(result)
-        self._speaker.tell(result_message(result, self._state.state))
+        self._tell(result_message(result, self._state.state))
         with self._lock:
             if result.segment != self._segment:
                 self._segment, self._lost_since = result.segment, time.monotonic()
@@ -111,4 +107,4 @@ class Guidance:
                 break
         if line != self._said and (not self._said or now - self._said_at >= self._config.min_seconds):
             self._said, self._said_at = line, now
-            self._speaker.tell({"type": "guidance", "text": line})
+            self._tell({"type": "guidance", "text": line})

@@ -6,6 +6,7 @@ import ipaddress
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -70,23 +71,21 @@ class ProxyUsers:
             raise ConfigError(f"{HEADER_VARIABLE} {header!r}: use the name of a header, such as X-Forwarded-User")
         return ProxyUsers(header, networks)
 
-    def user(self, headers: Headers, client: tuple[str, int] | None) -> str:
+    def user(self, headers: Headers, peer: str) -> str:
         """The user of a request; empty: it names none. Raises ConfigError where it is not to be believed."""
         names = headers.get_all(self.header)
-        if names and not self._is_proxy(client[0] if client else ""):
+        if names and not self._is_proxy(peer):
             raise ConfigError(f"{self.header} comes from the proxy alone.")
         # A comma joins what a client sent with what the proxy added.
         if names and (len(names) > 1 or not re.fullmatch(r"(?! )[^,\x00-\x1f\x7f-\x9f]{1,200}(?<! )", names[0])):
             raise ConfigError(f"{self.header} is not one name.")
         return names[0] if names else ""
 
-    def _is_proxy(self, host: str) -> bool:
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            return False
-        address = getattr(address, "ipv4_mapped", None) or address
-        return any(address in network for network in self.proxies)
+    def _is_proxy(self, peer: str) -> bool:
+        with suppress(ValueError):
+            address = ipaddress.ip_address(peer.removeprefix("::ffff:"))
+            return any(address in network for network in self.proxies)
+        return False
 
 
 @dataclass(frozen=True)
@@ -171,12 +170,11 @@ class Access:
             return "A header has control characters."
         if self._users is not None:
             try:
-                user = self._users.user(headers, scope.get("client"))
+                user = self._users.user(headers, (scope.get("client") or ("",))[0])
             except ConfigError as error:
                 return str(error)
-            if user:
-                guard = self._user_guard
-            elif self._token is None:
+            guard = self._user_guard if user else guard
+            if not user and self._token is None:
                 return "The proxy names no user."
         USER.set(user)
         plain = Headers([(name, value) for name, value in headers.raw_items() if name.lower() != "upgrade"])

@@ -101,9 +101,8 @@ class DataFolder:
             yield result
         with suppress(OSError, ValueError, RuntimeError):
             path = Path(source).resolve()
-            folder = path if path.parent == self.scans else path.parent
-            if folder.parent in (self.uploads, self.scans):
-                yield folder
+            for parent in {self.uploads, self.scans} & {*path.parents}:
+                yield parent / path.relative_to(parent).parts[0]
 
     def check_quota(self) -> None:
         """Raises NoRoomError where the quota, or the user's part of it, was reached at the last `measure`."""

@@ -72,28 +72,22 @@ class Scan:
     """No frame follows."""
     is_over: bool = False
     """The run has told the last of it."""
-    feedback_read: int = 0
-    unread: bytes = b""
+    read_bytes: int = 0
+    """Of what the run has said."""
 
     def say(self, message: Message) -> None:
         self.hear({**message, "session": self.session})
 
     def tell_news(self) -> None:
         """Tell the session what the run has said since the last call."""
-        path = self.folder / FEEDBACK_NAME
-        try:
-            if os.stat(path).st_size <= self.feedback_read:  # noqa: PTH116  # 200 times a second
-                return
-            with path.open("rb") as file:
-                file.seek(self.feedback_read)
-                data = file.read()
-        except OSError:
-            return
-        self.feedback_read += len(data)
-        *lines, self.unread = (self.unread + data).split(b"\n")
-        for line in lines:
-            with suppress(ValueError, TypeError, LookupError):
-                self._note(json.loads(line))
+        with suppress(OSError), (self.folder / FEEDBACK_NAME).open("rb") as file:
+            file.seek(self.read_bytes)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self.read_bytes += len(line)
+                with suppress(ValueError, TypeError, LookupError):
+                    self._note(json.loads(line))
 
     def _note(self, message: Message) -> None:
         match message["type"]:

@@ -50,7 +50,7 @@ UNHURRIED = GuidanceConfig(min_seconds=0.0)
 
 def watched(frames: list[NDArray[np.uint8]], config: GuidanceConfig = UNHURRIED) -> Phone:
     phone = Phone()
-    watch = Guidance(phone, config)
+    watch = Guidance(phone.tell, config)
     for phone.frame, frame in enumerate(frames):
         watch.observe(phone.frame / 10, frame)
     return phone
@@ -105,7 +105,7 @@ def test_a_blur_from_the_first_frame_on(walk: list[NDArray[np.uint8]]) -> None:
 
 def test_a_lost_place_is_told_until_it_is_found() -> None:
     phone = Phone()
-    watch = Guidance(phone, UNHURRIED)
+    watch = Guidance(phone.tell, UNHURRIED)
     healths = [None, *[0.8] * 6, *[0.05] * 8, *[0.9] * 8]
     for index, health in enumerate(healths):
         watch.add(replace(room_result(index, size=(28, 21)), health=health))
@@ -116,7 +116,7 @@ def test_a_lost_place_is_told_until_it_is_found() -> None:
 
 def test_a_new_segment_is_a_lost_place() -> None:
     phone = Phone()
-    watch = Guidance(phone, UNHURRIED)
+    watch = Guidance(phone.tell, UNHURRIED)
     for index in range(12):
         watch.add(
             replace(room_result(index, size=(28, 21)), segment=int(index > 3), health=None if index == 4 else 0.8)
