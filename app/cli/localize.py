@@ -26,7 +26,7 @@ from stream_recon.app.cli.options import (
 from stream_recon.app.cli.place import show_located
 from stream_recon.app.cli.view import ViewerChoice, show_all
 from stream_recon.app.core.output_file import new_text
-from stream_recon.configs.errors import OutputError
+from stream_recon.configs.errors import InputError, OutputError
 
 if TYPE_CHECKING:
     from stream_recon.app.core.types import Frame
@@ -74,6 +74,8 @@ def localize_command(
         _lines(json_file, overwrite, out) as write,
         _page(folder, ViewerChoice(host, port, keep_open=True, token=token) if viewer else None) as page,
     ):
+        if frames.rig is not None:
+            raise InputError(f"{source} is read as {len(frames.rig)} views: localize takes pictures of one camera")
         film: FilmLocalizer | None = None
         for frame in frames:
             started = time.monotonic()

@@ -54,8 +54,8 @@ def reconstruct_command(
     rig: Annotated[
         Path | None,
         shared.option(
-            "Rig of several cameras: Kalibr's camchain or COLMAP's rig_config.json; the source is the folder of their "
-            "folders or films.",
+            "Rig of several cameras: Kalibr's camchain, COLMAP's rig_config.json, EuRoC's mav0 or KITTI's calib.txt; "
+            "the source is the folder of their folders or films.",
             panel=shared.INPUT,
         ),
     ] = None,

@@ -87,7 +87,7 @@ class RunOptions:
 
         Raises ConfigError.
         """
-        for option, is_given in (("--publish", self.publish), ("--poses", self.poses)):
+        for option, is_given in (("--publish", self.publish), ("--poses", self.poses), ("--onto", self.onto)):
             if is_given:
                 raise ConfigError(f"{option} is for one camera, and {name} is read as {len(rig)} views")
         if self.scale_from is not None and not rig.is_central:

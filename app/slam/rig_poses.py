@@ -35,19 +35,42 @@ class RigFrames:
     rig: Rig
     view: IntArray  # [N]
     body: IntArray  # [N], numbers from 0; those of one have one pose
+    part: IntArray  # [N], numbers from 0; a cut in a view begins another part, in a world of its own
     scales: tuple[float, ...] | None = None
     """[V], metres per length of each view's network; None: not measured, as where views have one centre."""
 
     @classmethod
-    def of(cls, rig: Rig, index: Sequence[int], scales: tuple[float, ...] | None = None) -> "RigFrames":
-        """From the frames' indices [N]."""
+    def of(
+        cls, rig: Rig, index: Sequence[int], segment: Sequence[int], scales: tuple[float, ...] | None = None
+    ) -> "RigFrames":
+        """From the frames' indices [N] and segments [N]."""
         view, frame = np.divmod(np.asarray(index, np.int64), VIEW_STRIDE)
         _, body = np.unique(frame, return_inverse=True)
-        return cls(rig, view.astype(np.intp), body.astype(np.intp), scales)
+        _, part = np.unique(np.stack([view, segment]), axis=1, return_inverse=True)
+        return cls(rig, view.astype(np.intp), body.astype(np.intp), part.reshape(-1).astype(np.intp), scales)
 
     def take(self, chosen: Sequence[int]) -> "RigFrames":
-        """Some of them, with the bodies' numbers as they are."""
-        return replace(self, view=self.view[chosen], body=self.body[chosen])
+        """Some of them, with the numbers as they are."""
+        return replace(self, view=self.view[chosen], body=self.body[chosen], part=self.part[chosen])
+
+    @property
+    def parts(self) -> list[IntArray]:
+        """Rows of each part: the longest one of view 0, then always the one that has most frames in common with these.
+
+        The first one of a view is that by which its scale is measured.
+        """
+        left = [np.flatnonzero(self.part == part) for part in np.unique(self.part)]
+        found = [left.pop(int(np.argmax([len(rows) * (self.view[rows[0]] == 0) for rows in left])))]
+        while left:
+            bodies = self.body[np.concatenate(found)]
+            found.append(left.pop(int(np.argmax([np.isin(self.body[rows], bodies).sum() for rows in left]))))
+        return found
+
+    @property
+    def measuring(self) -> NDArray[np.bool_]:
+        """Which frames [N] are of the parts by which the scales of the views are measured."""
+        first = {int(self.view[rows[0]]): rows for rows in reversed(self.parts)}
+        return np.isin(np.arange(len(self.view)), np.concatenate(list(first.values())))
 
     def aligned(
         self, T_world_camera: FloatArray, scales: Sequence[float] | None = None, config: RigConfig = RIG
@@ -62,13 +85,18 @@ class RigFrames:
         scale = np.ones(len(self.view)) if scales is None else np.asarray(scales, np.float64)[self.view]
         T = np.array(T_world_camera, np.float64)
         T[:, :3, 3] *= scale[:, None]
-        T, target = self._of_bodies(T), np.flatnonzero(self.view == 0)
-        for view in range(1, len(self.rig)):
-            own = np.flatnonzero(self.view == view)
-            _, mine, other = np.intersect1d(self.body[own], self.body[target], return_indices=True)
+        T, moves = self._of_bodies(T), dict[int, Similarity]()
+        placed, *others = self.parts
+        for own in others:
+            view = int(self.view[own[0]])
+            _, mine, other = np.intersect1d(self.body[own], self.body[placed], return_indices=True)
             if len(mine):
-                S = _similarity(T[own[mine]], T[target[other]], None if scales is None else 1.0)
-                T[own], scale[own] = [S.move_pose(pose) for pose in T[own]], scale[own] * S.scale
+                known = 1.0 if scales is not None and view not in moves and view != self.view[placed[0]] else None
+                S = _similarity(T[own[mine]], T[placed[other]], known)
+            else:  # the view's network went on from the part before
+                S = moves.get(view, Similarity.identity())
+            T[own], scale[own] = [S.move_pose(pose) for pose in T[own]], scale[own] * S.scale
+            moves[view], placed = S, np.concatenate([placed, own])
         return self._of_views(self._mean(T, config)), scale
 
     def consistent(self, T_world_camera: FloatArray, config: RigConfig = RIG) -> FloatArray:

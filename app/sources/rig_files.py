@@ -1,4 +1,4 @@
-"""Rigs of several cameras, from Kalibr's camchain or COLMAP's rig configuration, and the views of their frames."""
+"""Rigs of several cameras, from files of Kalibr, COLMAP, EuRoC or KITTI, and the views of their frames."""
 
 import math
 import re
@@ -27,7 +27,7 @@ from stream_recon.app.sources.rig_views import RigReader
 from stream_recon.app.sources.source import Source, source_of
 from stream_recon.configs.errors import ConfigError, InputError
 
-FORMS = "Kalibr's camchain.yaml or COLMAP's rig_config.json"
+FORMS = "Kalibr's camchain.yaml, COLMAP's rig_config.json, EuRoC's folder mav0 or KITTI's calib.txt"
 RIGID = 1e-3
 """Deviation of a matrix from a rotation up to which it is rounding."""
 
@@ -46,9 +46,7 @@ def read_rig(path: Path) -> list[RigCamera]:
     """Cameras of a rig, that which gives the pose first. Raises InputError, which names what is not understood."""
     with input_errors(f"--rig {path}"):
         try:
-            text = read_file(path).decode("utf-8-sig")
-            (tree,) = parse_trees(text)
-            cameras = _colmap(tree) if isinstance(tree, list) else _kalibr(Names(tree))
+            cameras = _euroc(path) if path.is_dir() else _of_file(path, read_file(path).decode("utf-8-sig"))
         except (InputError, ConfigError, UnsupportedError) as error:
             raise InputError(f"--rig {path}: {error}") from error
         except (ValueError, TypeError) as error:
@@ -57,6 +55,51 @@ def read_rig(path: Path) -> list[RigCamera]:
     if len(cameras) < 2 or len(set(names)) < len(names):
         raise InputError(f"--rig {path} has {len(cameras)} cameras ({', '.join(names)}): two or more with own names")
     return cameras
+
+
+def _of_file(path: Path, text: str) -> list[RigCamera]:
+    if text.startswith("P0:"):
+        return _kitti(path.parent, text)
+    (tree,) = parse_trees(text)
+    return _colmap(tree) if isinstance(tree, list) else _kalibr(Names(tree))
+
+
+def _euroc(folder: Path) -> list[RigCamera]:
+    """The ``T_BS`` of each camera's ``sensor.yaml`` takes its points to the body."""
+    cameras = []
+    for file in sorted(folder.glob("cam*/sensor.yaml")):
+        (tree,) = parse_trees(read_file(file).decode("utf-8-sig"))
+        names = Names(tree, f"{file.parent.name}/{file.name}")
+        values = names.numbers("T_BS", shape=(4, 4))
+        if values is None:
+            raise InputError(f"{names.name} has no T_BS")
+        T = _rigid(np.reshape(values, (4, 4)), f"{names.name}: T_BS")
+        cameras.append(RigCamera(file.parent.name, kalibr_camera(names), T))
+    return _from_first(cameras)
+
+
+def _kitti(folder: Path, text: str) -> list[RigCamera]:
+    """The rectified pair whose images stand beside the file, that in colour where there are two."""
+    rows, cameras = dict(re.findall(r"(?m)^P([0-3]):(.+)$", text)), list[RigCamera]()
+    pairs = [pair for pair in ("23", "01") if all((folder / f"image_{k}").is_dir() for k in pair)]
+    if not pairs:
+        raise InputError("no images of a pair, image_2 and image_3 or image_0 and image_1, stand beside it")
+    for k in pairs[0]:
+        values = rows.get(k, "").split()
+        P = np.array(values, np.float64).reshape(3, 4) if len(values) == 12 else np.zeros((3, 4))
+        (fx, _, cx), (_, fy, cy), _ = P[:, :3].tolist()
+        if not (fx > 0 and fy > 0 and np.array_equal(P[:, :3], [[fx, 0, cx], [0, fy, cy], [0, 0, 1]])):
+            raise InputError(f"P{k} is no camera matrix of 3 rows and 4 columns")
+        T = np.eye(4)
+        T[:3, 3] = -np.linalg.solve(P[:, :3], P[:, 3])
+        cameras.append(RigCamera(f"image_{k}", Calibration(fx, fy, cx + 0.5, cy + 0.5), _rigid(T, f"P{k}")))
+    return _from_first(cameras)
+
+
+def _from_first(cameras: list[RigCamera]) -> list[RigCamera]:
+    """Cameras whose poses are in any axes, with those from the first one's."""
+    T_first = invert_pose(cameras[0].T_first_camera) if cameras else np.eye(4)
+    return [replace(camera, T_first_camera=T_first @ camera.T_first_camera) for camera in cameras]
 
 
 def _kalibr(names: Names) -> list[RigCamera]:
@@ -90,8 +133,7 @@ def _colmap(tree: list[Any]) -> list[RigCamera]:
     if [is_first for is_first, _ in found].count(True) != 1:
         raise InputError("one camera is the ref_sensor")
     found.sort(key=lambda each: not each[0])
-    T_first_rig = invert_pose(found[0][1].T_first_camera)
-    return [replace(camera, T_first_camera=T_first_rig @ camera.T_first_camera) for _, camera in found]
+    return _from_first([camera for _, camera in found])
 
 
 def _colmap_camera(names: Names) -> tuple[bool, RigCamera]:

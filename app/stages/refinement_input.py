@@ -124,18 +124,18 @@ def rig_frames(result: ResultFolder, cameras: Sequence[FrameCamera]) -> RigFrame
     rig = result.rig
     if rig is None:
         return None
-    index = [camera.index for camera in cameras]
+    index, segment = [camera.index for camera in cameras], [camera.segment for camera in cameras]
     if max(map(view_of, index), default=0) >= len(rig):
         raise OutputError(f"{result.folder} has frames of a view that its rig has not")
     if rig.is_central or RIG not in result.run:
-        return RigFrames.of(rig, index)
+        return RigFrames.of(rig, index, segment)
     try:
         scales = tuple(float(scale) for scale in result.run[RIG]["scales"])
         if len(scales) != len(rig) or not all(math.isfinite(scale) and scale > 0 for scale in scales):
             raise ValueError("a scale is not valid")
     except (KeyError, TypeError, ValueError) as error:
         raise OutputError(f"{result.folder / RUN_NAME} has a damaged rig") from error
-    return RigFrames.of(rig, index, scales)
+    return RigFrames.of(rig, index, segment, scales)
 
 
 def with_known_poses(

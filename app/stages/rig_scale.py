@@ -52,9 +52,10 @@ def measure_stereo_scale(
 
     Raises InputError: a view and view 0 show too little in common.
     """
-    bodies = np.unique(rig.body[rig.view == 0])
+    of_part = rig.measuring
+    bodies = np.unique(rig.body[of_part & (rig.view == 0)])
     chosen = bodies[np.linspace(0, len(bodies) - 1, min(len(bodies), config.moments)).round().astype(int)]
-    positions = np.flatnonzero(np.isin(rig.body, chosen))
+    positions = np.flatnonzero(of_part & np.isin(rig.body, chosen))
     seen: dict[tuple[int, int], Features] = {}
     for position, grey, depth in images.read(positions.tolist()):
         seen[int(rig.body[position]), int(rig.view[position])] = detect(grey, depth(), config.features)

@@ -177,7 +177,7 @@ class AttemptSource:
             tracks,
             {pair: test.training_matches[pair] for pair in test.matches.loops},
             self.known_intrinsics,
-            (data.keyframe_segment if data.keyframe_rig is None else data.keyframe_rig.view).tolist(),
+            (data.keyframe_segment if data.keyframe_rig is None else data.keyframe_rig.part).tolist(),
             online,
             config=config.start,
             ties=None if data.keyframe_rig is None else data.keyframe_rig.ties(config.start.still),

@@ -10,6 +10,7 @@ import pytest
 from tests.app.localization.places import to_truth, write_refined
 from tests.app.program import exit_code
 from tests.app.slam.room import SIZE, picture, pose, walk
+from tests.app.sources.test_panorama import around
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,10 @@ def test_photographs_get_poses_or_a_reason(
     assert exit_code(monkeypatch, *command) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert len(first.split()) == 8 and second.startswith("#")
+    for number in range(2):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), around(seed=number))
+    assert exit_code(monkeypatch, "localize", str(room), str(tmp_path)) == 2
+    assert "read as 4 views: localize takes" in " ".join(capsys.readouterr().err.split())
 
 
 def test_refusals_are_one_line(

@@ -21,7 +21,9 @@ RIG = Rig.of_turns(("front", "right", "back"), so3.exp(np.array([[0, 0, 0], [0, 
 def views_of(T_world_body: FloatArray) -> tuple[RigFrames, FloatArray]:
     """The frames of the rig, and their true poses."""
     count = len(T_world_body)
-    frames = RigFrames.of(RIG, [v * VIEW_STRIDE + 5 * k for v in range(len(RIG)) for k in range(count)])
+    frames = RigFrames.of(
+        RIG, [v * VIEW_STRIDE + 5 * k for v in range(len(RIG)) for k in range(count)], np.repeat(range(len(RIG)), count)
+    )
     T = T_world_body[frames.body].copy()
     T[:, :3, :3] = T[:, :3, :3] @ RIG.T_body_view[frames.view, :3, :3]
     return frames, T
@@ -46,6 +48,25 @@ def test_views_in_worlds_of_their_own_are_brought_into_that_of_the_first() -> No
     aligned, factor = frames.take(kept).aligned(moved[kept])
     np.testing.assert_allclose(aligned, T[kept], atol=1e-9)
     np.testing.assert_allclose(factor, 1 / scale[frames.view[kept]], rtol=1e-9)
+
+
+@pytest.mark.parametrize("cut", [[0, 2], [1, 1], [0, 1]], ids=["first", "other", "both"])
+def test_parts_of_views_between_cuts_are_brought_together_by_the_other_views(cut: list[int]) -> None:
+    frames, T = views_of(walk(12))
+    moved, scale = in_own_worlds(frames, T)
+    part, factor = frames.part.copy(), 1 / scale[frames.view]
+    for number, view in enumerate(cut):
+        own = np.flatnonzero(frames.view == view)[5 + 2 * number :]
+        S = Similarity(1.5 + number, so3.exp(np.array([0.5, -1, 2])), np.array([1.0, 2, 3 + number]))
+        moved[own], part[own] = [S.move_pose(pose) for pose in moved[own]], 3 + number
+        factor[own] /= S.scale
+    aligned, found = replace(frames, part=part).aligned(moved)
+    longest = np.flatnonzero((frames.view == 0) & (part == np.bincount(part[frames.view == 0]).argmax()))[0]
+    world = T[longest] @ np.linalg.inv(aligned[longest])  # of the longest part of view 0
+    unit = found[0 if longest < 5 else longest] / factor[longest]
+    S = Similarity(1 / unit, world[:3, :3], T[longest, :3, 3] - world[:3, :3] @ aligned[longest, :3, 3] / unit)
+    np.testing.assert_allclose([S.move_pose(pose) for pose in aligned], T, atol=1e-8)
+    np.testing.assert_allclose(found, factor * unit, rtol=1e-8)
 
 
 def test_cameras_that_are_apart_are_brought_together_by_known_scales() -> None:

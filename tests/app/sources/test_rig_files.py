@@ -48,15 +48,35 @@ def colmap() -> list[dict[str, Any]]:
     return [{"cameras": [second, first]}]
 
 
+T_BODY_CAMERA = np.array([[0, -1, 0, 0.5], [1, 0, 0, -0.2], [0, 0, 1, 0.1], [0, 0, 0, 1]], np.float64)
+KITTI = """P0: 718 0 607 0 0 718 185 0 0 0 1 0
+P1: 718 0 607 -386 0 718 185 0 0 0 1 0
+P2: 718 0 607 45 0 718 185 -0.1 0 0 1 0.005
+P3: 718 0 607 -337 0 718 185 2.3 0 0 1 0.003
+Tr: 0 -1 0 0 0 0 -1 0 1 0 0 0
+"""
+
+
+def euroc(folder: Path) -> Path:
+    """The rig of `KALIBR` as EuRoC states it."""
+    chain = yaml.safe_load(KALIBR)
+    for name, T in (("cam0", np.eye(4)), ("cam1", invert_pose(T_SECOND_FIRST))):
+        (folder / name).mkdir(parents=True)
+        stated = {key: value for key, value in chain[name].items() if key not in ("T_cn_cnm1", "rostopic")}
+        T_BS = {"cols": 4, "rows": 4, "data": (T_BODY_CAMERA @ T).ravel().tolist()}
+        (folder / name / "sensor.yaml").write_text(yaml.safe_dump({"sensor_type": "camera", "T_BS": T_BS, **stated}))
+    return folder
+
+
 def written(folder: Path, content: object) -> Path:
     path = folder / "rig.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
 
 
-def test_files_of_kalibr_and_colmap_give_one_rig(tmp_path: Path) -> None:
-    for content in (KALIBR, colmap()):
-        first, second = read_rig(written(tmp_path, content))
+def test_files_of_kalibr_colmap_and_euroc_give_one_rig(tmp_path: Path) -> None:
+    for content in (KALIBR, colmap(), None):
+        first, second = read_rig(euroc(tmp_path / "mav0") if content is None else written(tmp_path, content))
         assert (first.name, second.name) == ("cam0", "cam1")
         np.testing.assert_allclose(first.T_first_camera, np.eye(4), atol=1e-12)
         np.testing.assert_allclose(second.T_first_camera, invert_pose(T_SECOND_FIRST), atol=1e-9)
@@ -86,6 +106,39 @@ def test_files_of_kalibr_and_colmap_give_one_rig(tmp_path: Path) -> None:
 def test_what_is_not_understood_is_refused_by_name(tmp_path: Path, content: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_rig(written(tmp_path, content))
+
+
+def test_a_camera_of_euroc_without_its_pose_is_refused(tmp_path: Path) -> None:
+    file = euroc(tmp_path) / "cam1/sensor.yaml"
+    for old, new, message in (("T_BS", "T_SB", "no T_BS"), ("- 1.0", "- 2.0", "T_BS is no rigid transform")):
+        text = file.read_text()
+        file.write_text(text.replace(old, new))
+        with pytest.raises(InputError, match=f"cam1/sensor.yaml.*{message}"):
+            read_rig(tmp_path)
+        file.write_text(text)
+    with pytest.raises(InputError, match="0 cameras"):
+        read_rig(tmp_path / "cam0")
+
+
+def test_the_pair_of_kitti_is_that_whose_images_there_are(tmp_path: Path) -> None:
+    file = tmp_path / "calib.txt"
+    file.write_text(KITTI)
+    with pytest.raises(InputError, match="no images of a pair"):
+        read_rig(file)
+    for pair, baseline in (((0, 1), 386 / 718), ((2, 3), 382 / 718)):
+        for k in pair:
+            (tmp_path / f"image_{k}").mkdir()
+        first, second = read_rig(file)
+        assert (first.name, second.name) == tuple(f"image_{k}" for k in pair)
+        assert second.T_first_camera[0, 3] == pytest.approx(baseline, rel=0.01)
+        assert (second.camera.fx, second.camera.cx, second.camera.cy) == (718, 607.5, 185.5)
+    for changed in (KITTI.replace("P3", "P4"), KITTI.replace("-337 ", ""), KITTI.replace("45 0 718", "45 1 718")):
+        file.write_text(changed)
+        with pytest.raises(InputError, match="is no camera matrix"):
+            read_rig(file)
+    file.write_text(KITTI.replace("-337", "nan"))
+    with pytest.raises(InputError):
+        read_rig(file)
 
 
 def reversed_blocks() -> str:

@@ -12,12 +12,14 @@ import pycolmap
 import pytest
 from numpy.typing import NDArray
 
+from stream_recon.app.api.reconstruct import reconstruct
 from stream_recon.app.api.result import open_result
 from stream_recon.app.core.rig import VIEW_STRIDE, Rig, view_of
 from stream_recon.app.core.transforms import Similarity, invert_pose
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
+from stream_recon.app.localization.localize import Localization, LocalizationMap
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import METRIC_SCALE, RIG, VIEWS, RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
@@ -30,7 +32,8 @@ from stream_recon.app.stages.refine import RefineStage
 from stream_recon.app.stages.stage import StageContext
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 from tests.app.fake_engine import FakeEngine, run_info
-from tests.app.slam.room import FOCAL, SIZE, Video, walk
+from tests.app.media import quick_preset
+from tests.app.slam.room import FOCAL, SIZE, Video, picture, walk
 from tests.app.sources.test_panorama import around
 from tests.app.stages.test_source_run import Noted
 
@@ -130,6 +133,27 @@ def test_a_refined_pair_of_cameras_is_in_metres(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.linalg.inv(T[:12]) @ T[12:], np.tile(STEREO, (12, 1, 1)), atol=1e-6)
 
 
+@pytest.mark.slow
+def test_a_pair_of_euroc_goes_through_the_whole_program_and_is_a_map(tmp_path: Path) -> None:
+    T, base = walk(24)[:12], tmp_path / "mav0"
+    for name, own in (("cam0", np.eye(4)), ("cam1", STEREO)):
+        (base / name / "data").mkdir(parents=True)
+        for k, pose in enumerate(T @ own):
+            file = base / name / f"data/{1403636579763555584 + 50_000_000 * k}.png"
+            cv2.imwrite(str(file), picture(pose)[0])
+        stated = {"camera_model": "pinhole", "intrinsics": [FOCAL, FOCAL, 159.5, 119.5], "resolution": list(SIZE)}
+        bends = {"distortion_model": "none", "distortion_coefficients": [], "T_BS": own.tolist()}
+        (base / name / "sensor.yaml").write_text(json.dumps(stated | bends))
+    done = reconstruct(base, tmp_path / "out", rig=base, preset=quick_preset(tmp_path), dense="off", mesh=False)
+    assert done.trajectory.length == pytest.approx(path_length(T), rel=0.01)
+    own = {camera.index: camera.T_world_camera for camera in read_result(tmp_path / "out").cameras}
+    place = LocalizationMap.open(tmp_path / "out")
+    for view, seen in enumerate((T[5], T[5] @ STEREO)):
+        found = place.localize(picture(seen, draw=7)[0])
+        assert isinstance(found, Localization)
+        assert np.linalg.norm(found.T_world_camera[:3, 3] - own[view * VIEW_STRIDE + 5][:3, 3]) < 0.02
+
+
 def test_a_rig_has_one_pose_a_frame(folder: Path) -> None:
     lines = [line for line in (folder / "trajectory.txt").read_text().splitlines() if not line.startswith("#")]
     assert [float(line.split()[0]) for line in lines] == [0.0, 0.1, 0.2, 0.3, 0.4]
@@ -163,6 +187,8 @@ def test_what_is_for_one_camera_is_refused_by_name(folder: Path, tmp_path: Path)
 def test_a_rig_that_gives_metres_needs_no_other_scale() -> None:
     options = RunOptions(scale_from="height:1.5")
     options.check_rig(Rig.of_turns(("front", "side"), np.array([np.eye(3), TURN])), "film")
+    with pytest.raises(ConfigError, match="--onto is for one camera"):
+        RunOptions(onto=Path("other")).check_rig(Rig.of_turns(("front", "side"), np.array([np.eye(3), TURN])), "film")
     with pytest.raises(ConfigError, match="use --rig or --scale-from"):
         options.check_rig(Rig(("cam0", "cam1"), np.array([np.eye(4), STEREO])), "film")
 
