@@ -5,6 +5,7 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -41,17 +42,71 @@ class LiveLimits:
 LIVE_LIMITS = LiveLimits()
 
 
-class LiveReader(Reader):
-    """Newest frame of a camera or stream.
+class NewestReader(Reader):
+    """Newest picture of a source that another thread receives.
 
-    Drop rule: one frame is stored. If the next one arrives before `grab` took it, the stored frame is dropped and
-    counted. Indices count every received frame. Timestamps are seconds since the first one, by this machine's clock.
+    Drop rule: one picture is stored. If the next one arrives before `grab` took it, the stored one is dropped and
+    counted. Indices count every received one.
+    """
+
+    live = True
+
+    def __init__(self, name: str, rate: float, limits: LiveLimits) -> None:
+        super().__init__(name, rate)
+        self._limits = limits
+        self._changed = threading.Condition()
+        self._newest: tuple[int, float, int, Any] | None = None
+        self._grabbed: Any = None
+        self._count = 0
+        self._ended = False
+
+    def grab(self) -> tuple[int, float] | None:
+        with self._changed:
+            while self._newest is None and not self._ended:
+                self._wait()
+            if self._newest is None:
+                return None
+            index, seconds, self.segment, self._grabbed = self._newest
+            self._newest = None
+        return index, seconds
+
+    def _wait(self) -> None:
+        """Wait for a picture or the end. The caller holds the lock."""
+        self._changed.wait()
+
+    def _put(self, seconds: float, picture: Any) -> None:
+        with self._changed:
+            self.dropped += self._newest is not None
+            if not self._ended:
+                self._newest = self._count, seconds, len(self.segments), picture
+            self._count += 1
+            self._changed.notify_all()
+
+    def _stop(self) -> None:
+        """End a ``grab`` that waits in another thread."""
+        with self._changed:
+            self._ended, self._newest = True, None
+            self._changed.notify_all()
+
+    def _begin_segment(self, before: float, seconds: float) -> None:
+        """``before``: time of the last picture."""
+        reason = f"no frames from {before:.1f} s to {seconds:.1f} s"
+        self.segments.append(FrameRange(self._count, max(seconds, before), reason))
+        self.warnings.append(f"{self.name}: {reason}; a new segment begins")
+
+    def _tell_end(self, seconds: float, waited_s: float = 0.0) -> None:
+        """``waited_s``: time within which a lost source did not come back; 0: it was not waited for."""
+        self.lost = waited_s > 0
+        line = f"was lost after {seconds:.1f} s and did not come back within {waited_s:g} s"
+        self.warnings.append(f"{self.name} {line if self.lost else f'ended after {seconds:.1f} s'}")
+
+
+class LiveReader(NewestReader):
+    """Newest frame of a camera or stream. Timestamps are seconds since the first one, by this machine's clock.
 
     A source that ends is reopened, or reported as `lost` after ``reconnect`` seconds. Frames after a reconnection form
     a new segment and are resized to the first frame's size.
     """
-
-    live = True
 
     def __init__(
         self,
@@ -68,19 +123,15 @@ class LiveReader(Reader):
 
         Raises InputError: no frame arrives.
         """
-        super().__init__(name, capture_rate(capture))
+        super().__init__(name, capture_rate(capture), limits)
         self._capture: cv2.VideoCapture | None = capture
         self._reopen = reopen if reconnect > 0 else None
-        self._reconnect_s, self._limits = reconnect, limits
-        self._changed = threading.Condition()
-        self._newest: tuple[int, float, int, NDArray[np.uint8]] | None = None
-        self._grabbed: NDArray[np.uint8] | None = None
-        self._count = self._same = self._digest = 0
+        self._reconnect_s = reconnect
+        self._same = self._digest = 0
         self._opened_after = 0
         """Number of frames received when the source was last opened."""
         self._size: tuple[int, int] | None = None
         self._pixels = PixelShape.of(capture)
-        self._ended = False
         self._closed = False
         self._thread = threading.Thread(target=self._receive, name=f"read {name}", daemon=True)
         self._thread.start()
@@ -90,16 +141,6 @@ class LiveReader(Reader):
                 self._closed = True
                 raise InputError(f"{name} is open but sends no frame that can be decoded")
 
-    def grab(self) -> tuple[int, float] | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._newest is not None or self._ended)
-            if self._newest is None:
-                return None
-            index, seconds, self.segment, bgr = self._newest
-            self._newest = None
-        self._grabbed = bgr
-        return index, seconds
-
     def retrieve(self) -> NDArray[np.uint8] | None:
         assert self._grabbed is not None, "retrieve comes after grab"
         self.stored_size = self._pixels.stored(self._grabbed)
@@ -107,10 +148,8 @@ class LiveReader(Reader):
 
     def close(self) -> None:
         """Stop receiving; a ``grab`` waiting in another thread returns None."""
-        with self._changed:
-            self._closed = self._ended = True
-            self._newest = None
-            self._changed.notify_all()
+        self._closed = True
+        self._stop()
         # If Python exits while the thread is inside OpenCV's read, the process aborts.
         self._thread.join(self._limits.close_s)
 
@@ -150,16 +189,11 @@ class LiveReader(Reader):
         if not self._count:
             self._start, self.origin_ns = now, time.time_ns()
         elif now - self._last_time > self._limits.pause_s:
-            self._begin_segment(now)
+            self._begin_segment(self._last_time - self._start, now - self._start)
         self._last_time = now
         self._check_changes(bgr)
         bgr = self._at_first_size(self._pixels.squared(bgr), now)
-        with self._changed:
-            self.dropped += self._newest is not None
-            if not self._closed:
-                self._newest = (self._count, now - self._start, len(self.segments), bgr)
-            self._changed.notify_all()
-        self._count += 1
+        self._put(now - self._start, bgr)
 
     def _check_changes(self, bgr: NDArray[np.uint8]) -> None:
         """Warn once where the first frames are equal to the last bit, which no camera sends."""
@@ -173,11 +207,6 @@ class LiveReader(Reader):
                 f"{self.name} sends the same picture again and again: it is frozen, or interlaced, which OpenCV cannot "
                 "decode here; let the camera or a server send progressive video"
             )
-
-    def _begin_segment(self, now: float) -> None:
-        reason = f"no frames from {self._last_time - self._start:.1f} s to {now - self._start:.1f} s"
-        self.segments.append(FrameRange(self._count, now - self._start, reason))
-        self.warnings.append(f"{self.name}: {reason}; a new segment begins")
 
     def _at_first_size(self, bgr: NDArray[np.uint8], now: float) -> NDArray[np.uint8]:
         """Image [H, W, 3] cropped and resized to the first frame's size, if its size differs."""
@@ -202,7 +231,7 @@ class LiveReader(Reader):
         self._capture = None
         # A source that never sent a frame is an error of the user's, so nothing waits for it.
         if self._reopen is None or not self._count:
-            self.warnings.append(f"{self.name} ended after {self._last_time - self._start:.1f} s")
+            self._tell_end(self._last_time - self._start)
             return False
         tried = self._opened_after == self._count
         while not self._closed:
@@ -221,9 +250,5 @@ class LiveReader(Reader):
                 self._pixels = PixelShape.of(self._capture)
                 return True
         if not self._closed:
-            self.lost = True
-            self.warnings.append(
-                f"{self.name} was lost after {self._last_time - self._start:.1f} s and did not come back within "
-                f"{self._reconnect_s:g} s"
-            )
+            self._tell_end(self._last_time - self._start, self._reconnect_s)
         return False

@@ -1,7 +1,6 @@
 """Image topic of a robot that runs ROS 2 with rmw_zenoh, as a live source: ``zenoh://[HOST:PORT/]TOPIC[?domain=N]``."""
 
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.sources.calibration import Calibration
-from stream_recon.app.sources.live import LIVE_LIMITS, LiveLimits
-from stream_recon.app.sources.readers import FrameRange, Reader
+from stream_recon.app.sources.live import LIVE_LIMITS, LiveLimits, NewestReader
 from stream_recon.app.sources.rmw_zenoh import DEFAULT_ENDPOINT, RosNode, RosQos, dds_type, open_session, ros_domain
 from stream_recon.app.sources.ros_images import decoded, turn_notes, unsupported
 from stream_recon.app.sources.rosbag import CAMERA, COMPRESSED, DAMAGE, RAW, camera_of, info_topics, is_rectified
@@ -31,31 +29,23 @@ NOMINAL_RATE = 30.0
 """Frame rate that is assumed; topics do not state any."""
 
 
-class ZenohReader(Reader):
+class ZenohReader(NewestReader):
     """Newest image of a topic (raw or compressed), best effort.
 
-    Drop rule: as in `LiveReader`, one image is stored, and dropped and counted if the next one arrives first. Only
-    images that are taken are decoded. Timestamps are the headers' stamps since the first one. A pause begins a new
+    Only images that are taken are decoded. Timestamps are the headers' stamps since the first one. A pause begins a new
     segment; after ``reconnect`` seconds without an image the source is lost. The camera is that of ``camera_info``.
     """
-
-    live = True
 
     def __init__(self, spec: str, reconnect: float, limits: LiveLimits = LIVE_LIMITS) -> None:
         """Raises InputError: no image arrives; ConfigError: a wrong address; ResourceError: a library is missing."""
         endpoint, self._topic, domain = parse_topic(spec)
-        super().__init__(f"zenoh:/{self._topic}", NOMINAL_RATE)
+        super().__init__(f"zenoh:/{self._topic}", NOMINAL_RATE, limits)
         self._store, self._hashes = _types()
-        self._limits, self._reconnects = limits, reconnect > 0
-        self._lost_after = reconnect if reconnect > 0 else limits.pause_s
-        self._changed = threading.Condition()
-        self._newest: tuple[int, float, int, str, bytes] | None = None
-        self._grabbed: tuple[str, bytes] | None = None
+        self._reconnect_s = reconnect
         self._info: tuple[str, bytes] | None = None
-        self._count, self._last_ns, self._last_time = 0, 0, 0.0
+        self._last_ns, self._last_time = 0, 0.0
         self._size: tuple[int, int] | None = None
         self._last_at = time.monotonic()
-        self._ended = False
         self._session = open_session(endpoint)
         self._subscribers: list[Any] = []
         try:
@@ -67,20 +57,13 @@ class ZenohReader(Reader):
             self.close()
             raise
 
-    def grab(self) -> tuple[int, float] | None:
-        with self._changed:
-            while self._newest is None and not self._ended:
-                remaining_s = self._last_at + self._lost_after - time.monotonic()
-                if remaining_s > 0:
-                    self._changed.wait(remaining_s)
-                else:
-                    self._end()
-            if self._newest is None:
-                return None
-            index, seconds, self.segment, kind, data = self._newest
-            self._newest = None
-        self._grabbed = kind, data
-        return index, seconds
+    def _wait(self) -> None:
+        remaining_s = self._last_at + (self._reconnect_s or self._limits.pause_s) - time.monotonic()
+        self._ended = remaining_s <= 0
+        if self._ended:
+            self._tell_end(self._last_time, self._reconnect_s)
+        else:
+            self._changed.wait(remaining_s)
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         assert self._grabbed is not None, "retrieve comes after grab"
@@ -105,13 +88,10 @@ class ZenohReader(Reader):
 
     def close(self) -> None:
         """Stop; a ``grab`` waiting in another thread returns None."""
-        with self._changed:
-            closed, self._ended = self._session is None, True
-            self._newest = None
-            self._changed.notify_all()
-        if closed:
-            return
+        self._stop()
         session, self._session = self._session, None
+        if session is None:
+            return
         for subscriber in self._subscribers:
             subscriber.undeclare()
         if hasattr(self, "_node"):
@@ -139,36 +119,18 @@ class ZenohReader(Reader):
                 self.origin_ns = stamp_ns
             seconds = (stamp_ns - self.origin_ns) * 1e-9
             if self._count and abs(stamp_ns - self._last_ns) > self._limits.pause_s * 1e9:
-                self._begin_segment(seconds)
+                self._begin_segment(self._last_time, seconds)
             if self._count and seconds <= self._last_time:
                 # A clock was set back; timestamps must increase.
                 seconds = self._last_time + 1 / self.rate
-            self.dropped += self._newest is not None
-            if not self._ended:
-                self._newest = self._count, seconds, len(self.segments), kind, data
-            self._count, self._last_ns, self._last_time = self._count + 1, stamp_ns, seconds
-            self._changed.notify_all()
+            self._put(seconds, (kind, data))
+            self._last_ns, self._last_time = stamp_ns, seconds
 
     def _take_info(self, topic: str, data: bytes) -> None:
         with self._changed:
             if self._info is None:
                 self._info = topic, data
                 self._changed.notify_all()
-
-    def _begin_segment(self, seconds: float) -> None:
-        reason = f"no frames from {self._last_time:.1f} s to {seconds:.1f} s"
-        self.segments.append(FrameRange(self._count, max(seconds, self._last_time), reason))
-        self.warnings.append(f"{self.name}: {reason}; a new segment begins")
-
-    def _end(self) -> None:
-        """The topic is silent for too long. The caller holds the lock."""
-        self._ended = True
-        if self._reconnects:
-            self.lost = True
-            line = f"was lost after {self._last_time:.1f} s and did not come back within {self._lost_after:g} s"
-        else:
-            line = f"ended after {self._last_time:.1f} s"
-        self.warnings.append(f"{self.name} {line}")
 
     def _wait_for_first(self, endpoint: str, domain: int) -> None:
         with self._changed:
