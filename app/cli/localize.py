@@ -79,7 +79,7 @@ def localize_command(
         film: FilmLocalizer | None = None
         for frame in frames:
             started = time.monotonic()
-            if frames.has_files:
+            if frames.image_names is not None:
                 localization = place.localize(frame.rgb, frames.intrinsics)
             else:
                 film = film or FilmLocalizer(place, frames.intrinsics)

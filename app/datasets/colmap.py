@@ -9,7 +9,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -271,7 +271,6 @@ class _SparseDepth:
         cameras: dict[int, PinholeCamera | None],
     ) -> None:
         self._model, self._images, self._posed, self._cameras = model, images, posed, cameras
-        self._size: tuple[int, int] | None = None
 
     def __call__(self, index: int) -> DepthPoints | None:
         image = self._posed.get(index)
@@ -285,17 +284,17 @@ class _SparseDepth:
         camera = self._cameras[image.camera]
         # The model may be of the same images at another size.
         known = None if camera is None else camera.size
-        scale = np.ones(2) if known is None else np.divide(self._image_size(known), known)
+        scale = np.ones(2) if known is None else np.divide(_image_size(self._images, known), known)
         return DepthPoints(np.column_stack([image.uv[has_point] * scale, z]))
 
     @cached_property
     def _points(self) -> SparsePoints:
         return read_points(self._model)
 
-    def _image_size(self, known: tuple[int, int]) -> tuple[int, int]:
-        if self._size is None:
-            self._size = image_size(self._images, as_stored=fits_stored(self._images, known))
-        return self._size
+
+@lru_cache(16)
+def _image_size(images: tuple[Path, ...], known: tuple[int, int]) -> tuple[int, int]:
+    return image_size(images, as_stored=fits_stored(images, known))
 
 
 def _choice(sizes: dict[Path, int], chosen: Path) -> str:

@@ -16,7 +16,7 @@ from stream_recon.app.datasets.recording import (
     has_images,
     images_in,
 )
-from stream_recon.app.datasets.rgbd import centred
+from stream_recon.app.datasets.rgbd import centred, of_matrix
 from stream_recon.app.datasets.text import errors_in, integer, number_rows, read_json, read_pose_files, read_pose_lines
 from stream_recon.app.sources.image_files import natural_key
 from stream_recon.app.sources.named_values import Names
@@ -79,7 +79,7 @@ def load_scannet(path: Path) -> Recording:
         K = number_rows(calibration, 3)
         if K.shape[0] < 3 or min(K[0, 0], K[1, 1]) <= 0:
             raise InputError(f"{calibration} must have a 4x4 camera matrix")
-        camera = PinholeCamera(centred(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2])))
+        camera = PinholeCamera(of_matrix(K))
     elif calibration.parent.is_dir():
         unusable = f"there is no {calibration.name} in {calibration.parent.name}, whose other cameras are not used"
     poses = read_pose_files(_numbered_alike(path / "pose", images, ".txt"))

@@ -40,7 +40,7 @@ def source_change(folder: Path, cameras: Sequence[FrameCamera], open_again: Call
     read = 0
     with open_again() as source:
         for frame in source.frames_at(set(compared)):
-            difference = _difference(folder, cameras, compared[frame.index], frame, timed=not source.has_files)
+            difference = _difference(folder, cameras, compared[frame.index], frame, timed=source.image_names is None)
             if difference is not None:
                 return f"frame {frame.index} {difference}"
             read += 1

@@ -66,13 +66,19 @@ class Column:
         first = next((cell for cell in self.cells if cell.strip()), "")
         return f"column '{' '.join(self.title.split())}' (first value {first.strip()[:40]!r})"
 
-    def numbers(self, units: dict[str, float]) -> FloatArray:
-        """Values [N] in the base unit, nan for empty cells. Raises ValueError: another unit, or no number."""
+    def numbers(self, units: dict[str, float], lost: Sequence[str] = ()) -> FloatArray:
+        """Values [N] in the base unit, nan for empty cells. Raises ValueError: another unit, or no number.
+
+        ``lost``: the only words that may stand for a number; without them any word does where one cell is a number.
+        """
         if self.unit and self.unit not in units:
             main = {size: word for word, size in reversed(units.items())}.values()
             raise ValueError(f"{self.described()}: its unit {self.unit!r} is not known; use {', '.join(main)}")
         values = np.array([number(cell) for cell in self.cells], np.float64)
-        if not np.isfinite(values).any():
+        words = [cell.strip() for cell, value in zip(self.cells, values, strict=True) if not np.isfinite(value)]
+        if other := [word for word in words if lost and word.lower().lstrip("+-") not in lost]:
+            raise ValueError(f"{other[0][:40]!r} is not a number")
+        if len(words) == len(values) and not lost:
             raise ValueError(f"{self.described()} has no number")
         return values * units.get(self.unit, 1.0)
 

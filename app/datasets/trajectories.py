@@ -4,7 +4,7 @@ TUM RGB-D and what is written like it; EuRoC, TUM-VI and CSV files of ROS, by th
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -138,7 +138,9 @@ def _rows(
     if left_out:
         raise ValueError(f"{left_out} lines have not {len(table)} cells, as the header or the first line has")
     quaternion = [replace(named[name], unit="") for name in COLUMNS[4:]]
-    rows = np.array([_values(column, LENGTHS) for column in (*map(named.__getitem__, COLUMNS[1:4]), *quaternion)]).T
+    rows = np.array(
+        [column.numbers(LENGTHS, LOST) for column in (*map(named.__getitem__, COLUMNS[1:4]), *quaternion)]
+    ).T
     times = _times([column for column in table if _meaning(column.name)[0] == "t"], unit)
     is_known = np.isfinite(rows).all(axis=1) & np.isfinite(times)
     return rows[is_known], times[is_known]
@@ -149,7 +151,7 @@ def _times(columns: Sequence[Column], unit: float | None) -> FloatArray:
     known, found = TIMES | dict.fromkeys(CLOCKS, 1.0), list[FloatArray]()
     for column in columns:
         stated = 1.0 if column.unit in TIMES else TIMES.get(_meaning(column.name)[1], unit)
-        found.append(in_seconds(_values(column, known), stated))
+        found.append(in_seconds(column.numbers(known, LOST), stated))
         if (abs(found[-1] - found[0]) > ASSOCIATION_SECONDS).any():
             raise ValueError(
                 f"the columns {columns[0].title!r} and {column.title!r} are times and differ: leave one out"
@@ -167,17 +169,6 @@ def _usual_header(line: str, columns: Sequence[str]) -> str:
     if sign == "," and columns == COLUMNS and number(cells[0]) > LARGE[0][0]:
         raise ValueError("nanoseconds and commas, as EuRoC's files with qw first, and no header that names the columns")
     return sign.join([*columns, *["other"] * (count - 8)])
-
-
-def _values(column: Column, units: Mapping[str, float]) -> FloatArray:
-    """Numbers [N] of a column in the base unit, nan for empty cells and those of lost frames. Raises ValueError."""
-    values = np.array([number(cell) for cell in column.cells])
-    unread = (cell.strip() for cell, value in zip(column.cells, values, strict=True) if not np.isfinite(value))
-    if word := next((word for word in unread if word.lower().lstrip("+-") not in LOST), None):
-        raise ValueError(f"{word[:40]!r} is not a number")
-    if column.unit and column.unit not in units:
-        raise ValueError(f"{column.described()}: its unit {column.unit!r} is not known")
-    return np.asarray(values * units.get(column.unit, 1.0))
 
 
 def _meaning(name: str) -> tuple[str, str]:

@@ -68,9 +68,8 @@ def is_mosaic(rgb: NDArray[np.uint8]) -> bool:
     dots = [np.ascontiguousarray(whole[row::2, column::2, 0], np.float32) for row in (0, 1) for column in (0, 1)]
     a, b, c, d = (cv2.resize(each, (columns, rows), interpolation=cv2.INTER_AREA) for each in dots)
     level = (a + b + c + d) / 4 + 1
-    for (one, other), green in (((a, d), (b, c)), ((b, c), (a, d))):
-        mean = (green[0] + green[1]) / 2
-        apart = float(np.median(np.maximum(np.abs(one - mean), np.abs(other - mean)) / level))
-        if apart > max(UNLIKE, DOTTED * float(np.median(np.abs(green[0] - green[1]) / level))):
-            return True
-    return False
+    diagonals = sorted(((a, d), (b, c)), key=lambda pair: float(np.median(np.abs(pair[0] - pair[1]) / level)))
+    (one, other), away = diagonals
+    alike = float(np.median(np.abs(one - other) / level))
+    apart = np.maximum(*(np.abs(dot - (one + other) / 2) for dot in away)) / level
+    return float(np.median(apart)) > max(UNLIKE, DOTTED * alike)

@@ -116,9 +116,13 @@ class JoinedReader(Reader):
     def retrieve(self) -> NDArray[np.uint8] | None:
         assert self._frame is not None
         rgb, change = self._frame.rgb, self._parts[self._number].change
+        self.transparent = mask = self._frame.mask
         if change is None:
             return rgb
         sides = (float(rgb.shape[1]), float(rgb.shape[0]))
+        if mask is not None:  # what the source does not show is 0: masked
+            shown = change.map(np.where(mask, np.uint8(0), np.uint8(255)), sides, change.size, cv2.INTER_NEAREST)
+            self.transparent = np.asarray(shown == 0)
         return np.asarray(change.map(rgb, sides, change.size, cv2.INTER_LINEAR), np.uint8)
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ class Reader(ABC):
     stored_size: tuple[int, int] | None = None
     """Width and height of the last frame before its pixels were made square; None: they were."""
     transparent: NDArray[np.bool_] | None = None
-    """Pixels [H, W] of the last frame that are transparent in its file, so that their colours show nothing."""
+    """Pixels [H, W] of the last frame that its file masks, such as transparent ones, whose colours show nothing."""
     has_topics = False
     """Whether it is a recording of topics, of which one is chosen."""
     live = False

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
+from typing import Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +31,28 @@ from stream_recon.app.sources.scan_folder import ScanFeedback
 from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.configs.errors import ConfigError, InputError, StreamReconError
 
+T = TypeVar("T")
 ALL_FRAMES = FrameChoice()
 """Choice of every frame of a source."""
 
 
+class _OfReader(Generic[T]):
+    """An attribute of a source that its reader has."""
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, source: "Source", _: type) -> T:
+        return cast(T, getattr(source._reader, self._name))
+
+
 class Source:
     """Chosen frames of one input, in order. An iterator, to be used once, and a context manager."""
+
+    name, rig, image_names = _OfReader[str](), _OfReader[Rig | None](), _OfReader[list[str] | None]()
+    live, lost, damaged, dropped = _OfReader[bool](), _OfReader[bool](), _OfReader[int](), _OfReader[int]()
+    origin_ns, feedback = _OfReader[int | None](), _OfReader[ScanFeedback | None]()
+    """See `Reader`; numbers are those so far."""
 
     def __init__(self, reader: Reader, choice: FrameChoice = ALL_FRAMES, *, is_panorama: bool = False) -> None:
         """``is_panorama``: its frames are known to be equirectangular, and wanted as they are."""
@@ -75,48 +92,9 @@ class Source:
         return self._calibration.text() if self._calibration else None
 
     @property
-    def rig(self) -> Rig | None:
-        """Views that follow each other, each a segment; None: one camera."""
-        return self._reader.rig
-
-    @property
-    def name(self) -> str:
-        return self._reader.name
-
-    @property
-    def origin_ns(self) -> int | None:
-        """Time of second 0 by the clock that stamped the images, see `Reader`."""
-        return self._reader.origin_ns
-
-    @property
-    def live(self) -> bool:
-        """Whether frames arrive in real time and are dropped if they are not taken in time."""
-        return self._reader.live
-
-    @property
-    def feedback(self) -> ScanFeedback | None:
-        """Where a run reports to the person who films; None: nobody listens."""
-        return self._reader.feedback
-
-    @property
-    def damaged(self) -> int:
-        """Number of frames so far that could not be decoded."""
-        return self._reader.damaged
-
-    @property
-    def dropped(self) -> int:
-        """Number of frames so far that a live source dropped, see `LiveReader`."""
-        return self._reader.dropped
-
-    @property
     def segments(self) -> list[FrameRange]:
         """Starts of segments so far, without the first segment."""
         return list(self._reader.segments)
-
-    @property
-    def lost(self) -> bool:
-        """Whether a live source ended and could not be reopened."""
-        return self._reader.lost
 
     @property
     def warnings(self) -> list[str]:
@@ -179,22 +157,12 @@ class Source:
         """Continue after frame ``index`` as `resume` does, but read all frames before it."""
         self._resume_index, self._resume_count = index, taken
 
-    @property
-    def has_files(self) -> bool:
-        """Whether frames are image files, whose times are nominal."""
-        return self._reader.image_names is not None
-
     @cached_property
     def unordered(self) -> bool:
         """Whether frames are photographs in no order, see `are_unordered`. It reads some of them."""
         reader = self._reader
         # A subclass knows the times of its images.
         return type(reader) is ImageReader and are_unordered(reader.paths[:: self._choice.stride])
-
-    @property
-    def image_names(self) -> list[str] | None:
-        """File names by frame number; None: the frames are not files."""
-        return self._reader.image_names
 
     def frames_at(self, indices: Collection[int]) -> Iterator[Frame]:
         """The frames of these numbers, in order, without decoding the images of others. Use it instead of iteration."""

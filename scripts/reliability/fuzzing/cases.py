@@ -251,6 +251,7 @@ def _write_images(folder: Path) -> None:
             shutil.copy(path, folder)
     cv2.imwrite(str(folder / "large.jp2"), draw.integers(0, 255, (96, 128, 3), dtype=np.uint8))
     cv2.imwrite(str(folder / "deep.png"), picture.astype(np.uint16) * 257)
+    cv2.imwrite(str(folder / "alpha.png"), np.dstack([picture, picture[..., 0] // 128]))
     cv2.imwrite(str(folder / "depth.png"), picture[..., 0].astype(np.uint16) * 17)
     cv2.imwrite(str(folder / "float.tif"), picture.astype(np.float32) / 255)
 

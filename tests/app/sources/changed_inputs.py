@@ -91,7 +91,8 @@ def clock(folder: Path, source: Path, draw: random.Random) -> None:
 
 def truth(folder: Path, source: Path, draw: random.Random) -> None:
     """A table of true poses, with its columns in any order, of any unit, or changed."""
-    order = tuple(draw.sample([*COLUMNS, "vx", "error"], 10)[: draw.choice([10, 10, 9])])
+    # A second column of times that differ is refused.
+    order = tuple(draw.sample([*COLUMNS, "vx", draw.choice(["error", "stamp"])], 10)[: draw.choice([10, 10, 9])])
     unit, scale, metres = draw.choice([("s", 1.0, 1.0), ("ms", 1e3, 1e2), ("us", 1e6, 1e3), ("ns", 1e9, 1.0)])
     units = {"t": unit, **dict.fromkeys("xyz", {1.0: "m", 1e2: "cm", 1e3: "mm"}[metres])}
     header = [f"{NAMES.get(name, name)} [{units[name]}]" if name in units else NAMES.get(name, name) for name in order]

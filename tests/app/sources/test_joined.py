@@ -9,6 +9,7 @@ import pytest
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.joined import CameraChange, JoinedPart, open_joined
 from stream_recon.app.sources.source import open_source
 
@@ -64,3 +65,15 @@ def test_a_change_survives_json_and_odd_ones_are_refused() -> None:
     ):
         with pytest.raises((ValueError, TypeError, KeyError)):
             CameraChange.from_json({**change.to_json(), key: value})
+
+
+@pytest.mark.parametrize("is_converted", [False, True])
+def test_masks_of_the_parts_stay(tmp_path: Path, is_converted: bool) -> None:
+    path = folder_of(tmp_path / "one", (32, 24), [10, 20])
+    masks = folder_of(tmp_path / "masks", (32, 24), [255, 255])
+    cv2.imwrite(str(masks / "001.png"), np.hstack([np.zeros((24, 8), np.uint8), np.full((24, 24), 255, np.uint8)]))
+    change = CameraChange(CameraModel(30, 16, 12), Intrinsics(30, 30, 16, 12), (32, 24)) if is_converted else None
+    opened = partial(open_source, str(path), FrameChoice(masks=str(masks)))
+    with open_joined([JoinedPart(opened, 0, 0.0, change)], "one") as source:
+        found = [None if frame.mask is None else int(frame.mask.sum()) for frame in source]
+    assert found == [0, 8 * 24]
