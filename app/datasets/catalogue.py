@@ -43,8 +43,9 @@ class DatasetReader:
             return self.loader(path)
 
 
-def _count(images: Callable[[Path], tuple[Path, ...]]) -> Callable[[Path], int]:
-    return lambda path: len(images(path))
+def _count(images: Callable[[Path], tuple[Path, ...]] | str) -> Callable[[Path], int]:
+    """Counter of the images that a function gives, or of a folder of this name."""
+    return lambda path: len(images_in(path / images) if isinstance(images, str) else images(path))
 
 
 FILES = {
@@ -89,7 +90,7 @@ READERS: tuple[DatasetReader, ...] = (
     DatasetReader(
         "7scenes", "7-Scenes", rooms.is_seven_scenes, _count(rooms.seven_scenes_images), rooms.load_seven_scenes
     ),
-    DatasetReader("scannet", "ScanNet (exported)", rooms.is_scannet, _count(rooms.scannet_images), rooms.load_scannet),
+    DatasetReader("scannet", "ScanNet (exported)", rooms.is_scannet, _count("color"), rooms.load_scannet),
     DatasetReader(
         "replica", "Replica (rendered trajectories)", rooms.is_replica, _count(rooms.replica_images), rooms.load_replica
     ),
@@ -105,11 +106,7 @@ READERS: tuple[DatasetReader, ...] = (
     ),
     DatasetReader("colmap", "COLMAP", colmap.is_colmap, _count(colmap.colmap_images), colmap.load_colmap),
     DatasetReader(
-        "sequence",
-        "Sequences of 'stream-recon eval'",
-        sequence.is_sequence,
-        _count(sequence.sequence_images),
-        sequence.read_sequence,
+        "sequence", "Sequences of 'stream-recon eval'", sequence.is_sequence, _count("rgb"), sequence.read_sequence
     ),
     VIDEO,
     IMAGES,

@@ -11,7 +11,7 @@ import numpy as np
 from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, has_images, images_in, in_time_order
-from stream_recon.app.datasets.rgbd import of_matrix
+from stream_recon.app.datasets.rgbd import centred
 from stream_recon.app.datasets.text import content_lines, named_numbers, number_row, rigid
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.configs.errors import InputError
@@ -86,7 +86,8 @@ def _cameras(file: Path, number: str, *, rectified: bool) -> tuple[PinholeCamera
     T[:3, 3] = np.linalg.solve(projection[:, :3], projection[:, 3])
     rectify[:3, :3] = entries["R_rect_00"].reshape(3, 3)
     size = (int(entries[size_name][0]), int(entries[size_name][1]))
-    k = of_matrix(projection if rectified else entries[K].reshape(3, 3))
+    K_used = projection if rectified else entries[K].reshape(3, 3)
+    k = centred(K_used[0, 0], K_used[1, 1], K_used[0, 2], K_used[1, 2])
     if rectified:
         return PinholeCamera(k, size), None, T @ rectify
     distorted = Calibration(k.fx, k.fy, k.cx, k.cy, "perspective", tuple(map(float, entries[D])), size)

@@ -361,5 +361,4 @@ def count_video(path: Path) -> int | None:
 def load_image_folder(path: Path) -> Recording:
     with input_errors(path):
         warnings = only_photographs(list_images(path))[1]
-    left_out = unreadable_images(path)
-    return Recording(images=images_in(path), warnings=(*warnings, *([left_out] if left_out else [])))
+    return Recording(images_in(path), warnings=(*warnings, *filter(None, [unreadable_images(path)])))

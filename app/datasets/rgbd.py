@@ -35,11 +35,6 @@ def centred(fx: float, fy: float, cx: float, cy: float) -> Intrinsics:
     return Intrinsics(fx, fy, cx + 0.5, cy + 0.5)
 
 
-def of_matrix(K: FloatArray) -> Intrinsics:
-    """Intrinsics of a camera matrix [3, 3 or 4] of such a calibration."""
-    return centred(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2]))
-
-
 TUM_CAMERAS = {
     "1": centred(517.3, 516.5, 318.6, 255.3),
     "2": centred(520.9, 521.0, 325.1, 249.7),

@@ -19,7 +19,7 @@ from stream_recon.app.datasets.recording import (
     images_in,
     in_time_order,
 )
-from stream_recon.app.datasets.rgbd import of_matrix
+from stream_recon.app.datasets.rgbd import centred
 from stream_recon.app.datasets.tables import TIMES
 from stream_recon.app.datasets.text import (
     content_lines,
@@ -97,7 +97,7 @@ def load_kitti(path: Path) -> Recording:
     if (path / "calib.txt").is_file():
         name = folder.replace("image_", "P")
         P = named_numbers(path / "calib.txt", {name: 12}, r"P\d|Tr\w*|R\w*")[name].reshape(3, 4)
-        camera = PinholeCamera(of_matrix(P))
+        camera = PinholeCamera(centred(float(P[0, 0]), float(P[1, 1]), float(P[0, 2]), float(P[1, 2])))
         # P = K [I | t] projects points of the grey camera's frame; -t is the colour camera's position in it.
         T_grey_camera[:3, 3] = -np.linalg.solve(P[:, :3], P[:, 3])
     if poses and max(frames) > max(poses):

@@ -16,7 +16,7 @@ from stream_recon.app.datasets.recording import (
     has_images,
     images_in,
 )
-from stream_recon.app.datasets.rgbd import centred, of_matrix
+from stream_recon.app.datasets.rgbd import centred
 from stream_recon.app.datasets.text import errors_in, integer, number_rows, read_json, read_pose_files, read_pose_lines
 from stream_recon.app.sources.image_files import natural_key
 from stream_recon.app.sources.named_values import Names
@@ -48,10 +48,6 @@ def seven_scenes_images(path: Path) -> tuple[Path, ...]:
     return tuple(image for image in images_in(path) if image.name.startswith("frame-") and ".color." in image.name)
 
 
-def scannet_images(path: Path) -> tuple[Path, ...]:
-    return images_in(path / "color")
-
-
 def replica_images(path: Path) -> tuple[Path, ...]:
     images = [image for image in images_in(path / "results") if image.name.startswith("frame")]
     return tuple(sorted(images, key=lambda image: natural_key(image.name)))
@@ -72,14 +68,14 @@ def load_seven_scenes(path: Path) -> Recording:
 
 def load_scannet(path: Path) -> Recording:
     """ScanNet: color/N.jpg, pose/N.txt, depth/N.png in millimetres, intrinsic/intrinsic_color.txt."""
-    images = scannet_images(path)
+    images = images_in(path / "color")
     calibration = path / "intrinsic" / "intrinsic_color.txt"
     camera, unusable = None, None
     if calibration.is_file():
         K = number_rows(calibration, 3)
         if K.shape[0] < 3 or min(K[0, 0], K[1, 1]) <= 0:
             raise InputError(f"{calibration} must have a 4x4 camera matrix")
-        camera = PinholeCamera(of_matrix(K))
+        camera = PinholeCamera(centred(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2])))
     elif calibration.parent.is_dir():
         unusable = f"there is no {calibration.name} in {calibration.parent.name}, whose other cameras are not used"
     poses = read_pose_files(_numbered_alike(path / "pose", images, ".txt"))

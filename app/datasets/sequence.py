@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.ground_truth import DepthPoints, DepthTruth
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Recording, has_images, images_in
+from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Recording, has_images
 from stream_recon.app.datasets.text import dataset_errors, number_row, number_rows, rigid
 from stream_recon.app.sources.calibration import same_aspect
 from stream_recon.app.sources.image_decoding import fits_stored, read_image
@@ -32,10 +32,6 @@ ROTATION_TOLERANCE = 0.01
 def is_sequence(path: Path) -> bool:
     truth = any((path / name).is_file() for name in ("poses.txt", "intrinsics.txt")) or (path / "sparse").is_dir()
     return truth and has_images(path / "rgb")
-
-
-def sequence_images(path: Path) -> tuple[Path, ...]:
-    return images_in(path / "rgb")
 
 
 def read_sequence(folder: Path) -> Recording:
@@ -100,9 +96,8 @@ def _read_poses(path: Path, images: tuple[Path, ...]) -> dict[int, NDArray[np.fl
 def _read_numbered_poses(path: Path) -> dict[int, NDArray[np.float64]]:
     """Poses [4, 4] by the number at the beginning of their line."""
     rows = number_rows(path, 17, exact=True)
-    for row in rows:
-        if not row[0].is_integer():
-            raise InputError(f"{path}: a line must begin with the image's number, not {row[0]}")
+    if odd := [row[0] for row in rows if not row[0].is_integer()]:
+        raise InputError(f"{path}: a line must begin with the image's number, not {odd[0]}")
     poses = {int(row[0]): row[1:].reshape(4, 4) for row in rows}
     if len(poses) != len(rows):
         raise InputError(f"{path}: {len(rows) - len(poses)} images have more than one pose")

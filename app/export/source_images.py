@@ -20,7 +20,7 @@ from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import PARTS
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_files import images_below, only_photographs
-from stream_recon.app.sources.joined import CameraChange, JoinedPart, open_joined
+from stream_recon.app.sources.joined import CameraChange, JoinedPart, JoinedReader
 from stream_recon.app.sources.opening import ADDRESS
 from stream_recon.app.sources.source import Source, open_source
 from stream_recon.configs.errors import InputError, OutputError, StreamReconError
@@ -121,7 +121,7 @@ def _opener_of_parts(parts: Sequence[Any]) -> Callable[[], Source] | None:
         if opener is None:
             return None
         openers.append((JoinedPart(opener, first, start, change), name))
-    return lambda: open_joined([part for part, _ in openers], " + ".join(name for _, name in openers))
+    return lambda: Source(JoinedReader([part for part, _ in openers], " + ".join(name for _, name in openers)))
 
 
 def image_files(result: ResultFolder) -> list[Path] | None:

@@ -222,7 +222,10 @@ def parse_camera(text: str) -> Calibration:
     or its format is unknown.
     """
     if text.lstrip().startswith("{"):
-        return _parse_text(text)
+        try:
+            return _from_record(parse_json(text.encode()))
+        except (ValueError, ArithmeticError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise ConfigError(f"the camera in run.json is damaged: {error}") from error
     numbers = [part.strip() for part in text.split(",")]
     if len(numbers) > 1 and all(re.fullmatch(NUMBER, part) for part in numbers):
         values = [float(part) for part in numbers]
@@ -233,13 +236,6 @@ def parse_camera(text: str) -> Calibration:
     from stream_recon.app.sources.camera_files import read_camera
 
     return read_camera(Path(text).expanduser())
-
-
-def _parse_text(text: str) -> Calibration:
-    try:
-        return _from_record(parse_json(text.encode()))
-    except (ValueError, ArithmeticError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise ConfigError(f"the camera in run.json is damaged: {error}") from error
 
 
 def _from_record(content: Mapping[str, Any]) -> Calibration:

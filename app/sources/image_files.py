@@ -317,9 +317,8 @@ def unreadable_images(folder: Path) -> str | None:
         return None
     readable = readable_suffixes() | IMAGE_SUFFIXES
     nowhere = [p.name for p in files if p.suffix.lower() in readable and not p.exists()]
-    said = _of_other_formats(files, readable)
     links = f"{len(nowhere)} images are links to files that are not there, such as {min(nowhere)}" if nowhere else None
-    return "; ".join(filter(None, (said, links))) or None
+    return "; ".join(filter(None, (_of_other_formats(files, readable), links))) or None
 
 
 def _of_other_formats(files: Sequence[Path], readable: frozenset[str]) -> str | None:

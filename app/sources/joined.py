@@ -85,7 +85,7 @@ class JoinedPart:
 
 
 class JoinedReader(Reader):
-    """Reads the parts one after the other."""
+    """Reads the parts one after the other. Raises InputError where one cannot be opened, when it is reached."""
 
     def __init__(self, parts: Sequence[JoinedPart], name: str) -> None:
         super().__init__(name, 1.0)
@@ -128,8 +128,3 @@ class JoinedReader(Reader):
     def close(self) -> None:
         if self._open is not None:
             self._open.close()
-
-
-def open_joined(parts: Sequence[JoinedPart], name: str) -> Source:
-    """The frames of several sources. Raises InputError where the first one cannot be opened, later the others."""
-    return Source(JoinedReader(parts, name))

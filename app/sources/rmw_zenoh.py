@@ -7,8 +7,6 @@ from which the others know the graph. Both are as in rmw_zenoh's design document
 
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from types import ModuleType
@@ -110,8 +108,8 @@ def open_session(endpoint: str) -> Any:
     Raises ConfigError: no such configuration or endpoint; ResourceError: the library is missing.
     """
     zenoh = zenoh_library()
-    with _config_errors(zenoh, endpoint):
-        path = os.environ.get(CONFIG_VARIABLE)
+    path = os.environ.get(CONFIG_VARIABLE)
+    try:
         config = zenoh.Config.from_file(path) if path else zenoh.Config()
         settings = {
             "connect/endpoints": f'["{endpoint if "/" in endpoint else f"tcp/{endpoint}"}"]',
@@ -125,16 +123,9 @@ def open_session(endpoint: str) -> Any:
         for key, value in {} if path else settings.items():
             config.insert_json5(key, value)
         return zenoh.open(config)
-
-
-@contextmanager
-def _config_errors(zenoh: ModuleType, endpoint: str) -> Iterator[None]:
-    try:
-        yield
     except zenoh.ZError as error:
-        where = os.environ.get(CONFIG_VARIABLE) or endpoint
         line = next(iter(str(error).splitlines()), "")[:200]
-        raise ConfigError(f"zenoh cannot be started with {where}: {line}") from error
+        raise ConfigError(f"zenoh cannot be started with {path or endpoint}: {line}") from error
 
 
 def _gid(token: str) -> bytes:

@@ -213,12 +213,10 @@ class Source:
             self._reader.warnings += self._calibration.notes
         if self._undistorter is None or self._undistorter.size != size:
             stored = self._reader.stored_size
-            self._undistorter = Undistorter(self._calibration.for_size(size, self._orientation(size), stored), size)
+            # It counts only where the camera is one of the image as stored.
+            turned = self._reader.orientation if size[0] != size[1] else 1
+            self._undistorter = Undistorter(self._calibration.for_size(size, turned, stored), size)
         return self._undistorter(rgb)
-
-    def _orientation(self, size: tuple[int, int]) -> int:
-        """EXIF orientation of the image, which counts only where the camera is one of the image as stored."""
-        return self._reader.orientation if size[0] != size[1] else 1
 
     def _frame(self, index: int, timestamp: float, rgb: NDArray[np.uint8]) -> Frame:
         mask = self._reader.transparent

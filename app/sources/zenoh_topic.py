@@ -2,8 +2,7 @@
 
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -50,7 +49,10 @@ class ZenohReader(NewestReader):
         self._subscribers: list[Any] = []
         try:
             self._node = RosNode(self._session, domain, NODE)
-            self._subscribe(domain)
+            for kind in (RAW, COMPRESSED):
+                self._listen(domain, self._topic, kind, partial(self._take, kind))
+            for topic in info_topics(self._topic):
+                self._listen(domain, topic, CAMERA, partial(self._take_info, topic))
             self._wait_for_first(endpoint, domain)
             self.calibration = self._camera()
         except BaseException:
@@ -97,12 +99,6 @@ class ZenohReader(NewestReader):
         if hasattr(self, "_node"):
             self._node.close()
         session.close()
-
-    def _subscribe(self, domain: int) -> None:
-        for kind in (RAW, COMPRESSED):
-            self._listen(domain, self._topic, kind, lambda data, kind=kind: self._take(kind, data))
-        for topic in info_topics(self._topic):
-            self._listen(domain, topic, CAMERA, lambda data, topic=topic: self._take_info(topic, data))
 
     def _listen(self, domain: int, topic: str, kind: str, take: Any) -> None:
         # Any type hash: definitions differ in comments between releases of ROS, and old ones send none.
@@ -169,11 +165,12 @@ class ZenohReader(NewestReader):
 
 def parse_topic(spec: str) -> tuple[str, str, int]:
     """Router ``host:port``, topic with a leading slash, and domain of an address. Raises ConfigError."""
-    with _address_errors(spec):
+    try:
         parts = urlsplit(spec)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        port = parts.port
-        host = parts.hostname or ""
+        port, host = parts.port, parts.hostname or ""
+    except ValueError as error:
+        raise ConfigError(f"{spec} is not an address: {error}") from error
     if port is None:
         endpoint, topic = DEFAULT_ENDPOINT, f"{parts.netloc}{parts.path}"
     else:
@@ -184,14 +181,6 @@ def parse_topic(spec: str) -> tuple[str, str, int]:
     if not named or set(options) - {"domain"}:
         raise ConfigError(f"{spec}: use zenoh://TOPIC or zenoh://HOST:PORT/TOPIC, with ?domain=N where it is not 0")
     return endpoint, topic, ros_domain(options.get("domain"))
-
-
-@contextmanager
-def _address_errors(spec: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(f"{spec} is not an address: {error}") from error
 
 
 def _header_ns(data: bytes) -> int:

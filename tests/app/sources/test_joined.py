@@ -10,8 +10,8 @@ import pytest
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.joined import CameraChange, JoinedPart, open_joined
-from stream_recon.app.sources.source import open_source
+from stream_recon.app.sources.joined import CameraChange, JoinedPart, JoinedReader
+from stream_recon.app.sources.source import Source, open_source
 
 
 def folder_of(path: Path, size: tuple[int, int], levels: list[int]) -> Path:
@@ -24,7 +24,7 @@ def folder_of(path: Path, size: tuple[int, int], levels: list[int]) -> Path:
 def test_frames_follow_each_other(tmp_path: Path) -> None:
     one, two = folder_of(tmp_path / "one", (32, 24), [10, 20]), folder_of(tmp_path / "two", (32, 24), [30, 40, 50])
     parts = [JoinedPart(partial(open_source, str(one)), 0, 0.0), JoinedPart(partial(open_source, str(two)), 7, 5.0)]
-    with open_joined(parts, "one + two") as source:
+    with Source(JoinedReader(parts, "one + two")) as source:
         frames = list(source)
         segments = source.segments
     assert [(f.index, f.segment, int(f.rgb[0, 0, 0])) for f in frames] == [
@@ -74,6 +74,6 @@ def test_masks_of_the_parts_stay(tmp_path: Path, is_converted: bool) -> None:
     cv2.imwrite(str(masks / "001.png"), np.hstack([np.zeros((24, 8), np.uint8), np.full((24, 24), 255, np.uint8)]))
     change = CameraChange(CameraModel(30, 16, 12), Intrinsics(30, 30, 16, 12), (32, 24)) if is_converted else None
     opened = partial(open_source, str(path), FrameChoice(masks=str(masks)))
-    with open_joined([JoinedPart(opened, 0, 0.0, change)], "one") as source:
+    with Source(JoinedReader([JoinedPart(opened, 0, 0.0, change)], "one")) as source:
         found = [None if frame.mask is None else int(frame.mask.sum()) for frame in source]
     assert found == [0, 8 * 24]
