@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from stream_recon import __version__
 from stream_recon.app.web.access import PROBES
 from stream_recon.app.web.data_folder import DataFolder
 from tests.app.web.serving import served
@@ -80,6 +81,11 @@ def test_the_manifest_runs_a_command_with_probes_that_are_routes(
     (container,) = pod["spec"]["containers"]
     assert problem(Shown("kubernetes.yaml", tuple(container["args"]))) is None
     assert dict(instructions("Dockerfile"))["CMD"] == json.dumps(container["args"])
+    assert container["image"] == f"stream-recon:{__version__}"
+    assert (
+        pod["spec"]["securityContext"]["runAsNonRoot"] is container["securityContext"]["readOnlyRootFilesystem"] is True
+    )
+    assert "memory" in container["resources"]["limits"] and container["resources"]["requests"]
     with served(tmp_path / "data", jobs=0) as client:
         described = client.get("/openapi.json").json()["paths"]
         metrics = client.get("/metrics").text
@@ -91,6 +97,11 @@ def test_the_manifest_runs_a_command_with_probes_that_are_routes(
     assert service["selector"] == pod["metadata"]["labels"] and service["ports"][0]["targetPort"] in named
     assert scaler["scaleTargetRef"]["name"] == parts["Deployment"]["metadata"]["name"]
     assert f"# TYPE {scaler['metrics'][0]['pods']['metric']['name']} gauge" in metrics
+    policy = parts["NetworkPolicy"]["spec"]
+    assert (
+        policy["podSelector"]["matchLabels"] == service["selector"]
+        and policy["ingress"][0]["ports"][0]["port"] in named
+    )
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert set(mounts) == {volume["name"] for volume in pod["spec"]["volumes"]}
     # The secret lies where the server looks for the token of its data folder.

@@ -103,7 +103,7 @@ async def bench(port: int, pid: int, options: Namespace) -> None:
     with open_source(str(SAMPLE), FrameChoice(max_frames=1)) as source:
         image = cv2.resize(next(iter(source)).rgb, (640, 360), interpolation=cv2.INTER_AREA)
     jpeg = base64.b64encode(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 80])[1].tobytes()).decode()
-    seen, memory = Seen(), list[float]()
+    seen, memory = Seen(), [resident_mib(pid)]
     address = f"ws://127.0.0.1:{port}/v1/stream"
     clients = [
         session(address, jpeg, options, seen, at / options.sessions / options.fps) for at in range(options.sessions)
@@ -113,12 +113,12 @@ async def bench(port: int, pid: int, options: Namespace) -> None:
         await asyncio.wait([everyone], timeout=5)
         memory.append(resident_mib(pid))
     await everyone
-    warm = memory[len(memory) // 4 :]
     delays = 1000 * np.array(seen.delays)
     header("figure", "value")
     row("sessions; frames/s of each; kB a frame", f"{options.sessions}; {options.fps:g}; {len(jpeg) * 3 // 4000}")
     row("acknowledgement, ms: p50, p95, largest", ", ".join(f"{np.percentile(delays, at):.1f}" for at in (50, 95, 100)))
-    row("memory of the server, MiB: after a quarter, at the end", f"{warm[0]:.1f}, {warm[-1]:.1f}")
+    shown = (memory[0], memory[len(memory) // 4], memory[-1], max(memory))
+    row("memory of the server, MiB: start, a quarter, end; largest", "{:.1f}, {:.1f}, {:.1f}; {:.1f}".format(*shown))
     row(
         "frames sent, taken, dropped; results",
         f"{seen.sent}, {seen.states['taken']}, {seen.states['dropped']}; {seen.results}",

@@ -149,5 +149,6 @@ def run(options: Namespace) -> None:
         engine, source = cast(FrameEngine, LapEngine()), Source(Carousel(), FrameChoice(max_frames=options.frames))
         info = RunInfo.from_engine(engine, "carousel", {})
         writer = ResultWriter(folder, info, limit=DiskLimit("keyframes", 2 * 10**9))
-        reconstruct(source, engine, writer, [viewer], observer=Observer())
+        summary = reconstruct(source, engine, writer, [viewer], observer=Observer())
         _report(readings, page.poll() is None)
+        row("delay from the engine's start to its result, ms: p50, p95", summary.latency_p50_ms, summary.latency_p95_ms)
