@@ -56,6 +56,8 @@ def read_with_opacity(
         bgr = _as_stored(path, data, colour)
     if bgr is None:
         return _decoded_heif(data)  # AVIF, which OpenCV may be built without
+    if bgr.shape[2] == 3 and bgr.dtype.kind == "f" and np.isnan(bgr).any():  # unknown is transparent
+        bgr = np.dstack([bgr, ~np.isnan(bgr).any(axis=2)]).astype(np.float32)
     bgr = _in_8_bits(bgr, bits, path.name)
     # In place, like all of the above, so that a large image is in memory once.
     conversion = cv2.COLOR_BGR2RGB if bgr.shape[2] == 3 else cv2.COLOR_BGRA2RGBA
@@ -110,7 +112,7 @@ def bits_of(used: int) -> int:
 
     Values that are multiples of a power of two, such as of 256, fill 16 bits, whatever their largest is.
     """
-    bits = next((bits for bits in (10, 12, 14) if used.bit_length() in (bits - 1, bits)), 16)
+    bits = next((bits for bits in (8, 10, 12, 14) if used.bit_length() in (bits - 1, bits)), 16)
     return bits if used & ((1 << (16 - bits)) - 1) else 16
 
 

@@ -272,3 +272,22 @@ def test_mosaics_that_are_said_to_be_grey_are_told(tmp_path: Path, pattern: int)
         with open_source(str(tmp_path / f"{name}.png")) as source:
             assert len(list(source)) == 1
             assert ["Bayer mosaic" in line for line in source.warnings] == [True] * (name == "mosaic")
+
+
+def test_values_of_8_bits_in_16_have_their_brightness(tmp_path: Path) -> None:
+    levels = np.tile(np.arange(96, dtype=np.uint16) * 2, (72, 1))
+    for number in range(2):
+        assert cv2.imwrite(str(tmp_path / f"{number}.png"), np.dstack([levels] * 3))
+    with open_source(str(tmp_path)) as source:
+        assert all((frame.rgb[..., 0] == levels).all() for frame in source)
+        assert any("use 8" in line for line in source.warnings)
+
+
+def test_floats_that_are_not_known_are_masked(tmp_path: Path) -> None:
+    image = np.full((48, 64, 3), 0.5, np.float32)
+    image[:12, :, 1] = np.nan
+    assert cv2.imwrite(str(tmp_path / "0.tif"), image)
+    with open_source(str(tmp_path)) as source:
+        (frame,) = source
+        assert source.warnings == ["0.tif: its transparent pixels are masked"]
+    assert frame.mask is not None and frame.mask[:12].all() and not frame.mask[12:].any()
