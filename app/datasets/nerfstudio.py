@@ -23,6 +23,8 @@ from stream_recon.app.sources.named_values import Names
 from stream_recon.app.sources.transforms_json import FOCAL_KEYS, HARMLESS, nerfstudio_camera
 from stream_recon.configs.errors import ConfigError, InputError
 
+NOT_APPLIED = {"mask_path": "is not applied: --masks takes a folder", "depth_path": "is not read: depth_file_path is"}
+"""Keys of frames without effect, and what to do."""
 DEPTH_UNIT = 1e-3
 """Step of depth images in units of the poses, nerfstudio's default."""
 
@@ -68,7 +70,7 @@ def load_nerfstudio(path: Path) -> Recording:
         # Poses from structure from motion have arbitrary scale; measured depth comes from a metric sensor.
         metric=depth is not None,
         warnings=tuple(
-            ["mask_path of its frames is not applied: --masks takes a folder"] * any("mask_path" in t for t in tables)
+            f"{key} of its frames {said}" for key, said in NOT_APPLIED.items() if any(key in t for t in tables)
         ),
     )
 

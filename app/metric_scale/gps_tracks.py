@@ -96,6 +96,8 @@ def read_positions(path: Path) -> Positions:
     text = _decoded(read_file(path, MAX_FILE_BYTES))
     if text.lstrip().startswith("<"):
         return _gpx(text)
+    if text.lstrip().startswith("{"):
+        raise ValueError("it is JSON, which is not read: convert it to GPX, or CSV with a header")
     filled = [line for line in text.splitlines() if line.strip()]
     lines = [line for line in filled if not line.lstrip().startswith("#")]
     if not lines:

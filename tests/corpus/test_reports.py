@@ -103,7 +103,7 @@ def other_camera(folder: Path) -> None:
 def masks(folder: Path) -> None:
     transforms(folder, "images/0.png", "images/1.png")
     table = json.loads((folder / "transforms.json").read_text())
-    table["frames"][0]["mask_path"] = "x.png"
+    table["frames"][0] |= {"mask_path": "x.png", "depth_path": "y.png"}
     (folder / "transforms.json").write_text(json.dumps(table))
 
 
@@ -134,6 +134,10 @@ def subtitles(folder: Path) -> None:
     write_lines(folder / "track.txt", "1", "00:00:00,000 --> 00:00:01,000", "[latitude: 47.1] [longitude: 8.5]", "")
 
 
+def geojson(folder: Path) -> None:
+    write_lines(folder / "track.txt", '{"type": "FeatureCollection",', '"features": []}')
+
+
 def columns(folder: Path) -> None:
     write_lines(folder / "track.txt", "time,x,y,z,x,y,z", *(f"{t},{t},0,0,5,{t},7" for t in STEP))
 
@@ -151,12 +155,13 @@ def columns(folder: Path) -> None:
         (no_poses, scene, "no image has a pose in pose/"),
         (still, scene, "all poses of .* are the same"),
         (other_camera, scene, "centre .648.5, 484.5. is outside of images of 64x48"),
-        (masks, scene, "mask_path of its frames is not applied"),
+        (masks, scene, "mask_path of its frames is not applied.*; depth_path of its frames is not read"),
         (quaternion, scene, "1.png: the quaternion is not of length 1"),
         (zeros, images, "differ by zeros alone, as those of frame1"),
         (vehicles, track, "two trajectories in it"),
         (euroc_csv, poses, "nanoseconds and commas, as EuRoC's files with qw first"),
         (degrees, track, "look like degrees"),
+        (geojson, track, "it is JSON"),
         (subtitles, track, "DJI's SRT"),
         (columns, track, "more than one column x"),
     ],
