@@ -40,6 +40,8 @@ _INTEGERS, _FLOATS, _TEXT = (21, 22, 65, 66, 67, 74, 75, 76, 77, 78), (23, 24), 
 """QuickTime's type numbers of metadata values."""
 _WHOLE, _RATIO, _ASCII = {1: "B", 3: "H", 4: "I"}, {5: "II", 10: "ii"}, {2: "s", 129: "s"}
 """Formats of values by TIFF's number of their type."""
+COLOURS = (1, 2, 3, 5, 6)
+"""TIFF's numbers of what pixels are: grey with black as 0, RGB, a palette, CMYK, YCbCr."""
 MP_ENTRIES = 0xB002
 """Tag of the list of pictures in a JPEG (CIPA DC-007)."""
 HEAD_BYTES, MAX_TEXT = 64, 64
@@ -48,7 +50,11 @@ MAX_NUMBER, MAX_FOCAL_MM = 1e6, 1e4
 """Largest values that are no damage: pixels of a side or on a length; millimetres."""
 _Table = Mapping[Base | GPS, dict[int, str]]
 _MAIN: _Table = dict.fromkeys(
-    (Base.Orientation, Base.ExifOffset, Base.GPSInfo, Base.ImageWidth, Base.ImageLength, Base.ExtraSamples), _WHOLE
+    (
+        *(Base.Orientation, Base.ExifOffset, Base.GPSInfo, Base.ImageWidth, Base.ImageLength),
+        *(Base.ExtraSamples, Base.PhotometricInterpretation),
+    ),
+    _WHOLE,
 )
 _TIME: _Table = dict.fromkeys((Base.DateTimeOriginal, Base.OffsetTimeOriginal, Base.SubsecTimeOriginal), _ASCII)
 _FOCAL: _Table = {
@@ -203,6 +209,8 @@ def _exif(file: BinaryIO, size: tuple[int, int] | None) -> Exif:
     )
     if size is None:
         main.notes += ["its further pictures (TIFF) are not read"] * main.following
+        if (colours := main.numbers.get("PhotometricInterpretation", [2])[0]) not in COLOURS:
+            main.odd("PhotometricInterpretation", f"{colours:g}", "its pixels are taken as grey or red, green and blue")
         width, height = (int(main.number(name) or 0) for name in ("ImageWidth", "ImageLength"))
         size = (width, height) if width and height else None
     turned = main.numbers.get("Orientation", [1.0])[0]

