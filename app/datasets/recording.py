@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.ground_truth import DepthMap, DepthPoints, DepthTruth, GroundTruth, Poses, no_depth
 from stream_recon.app.core.input_file import input_errors
+from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Intrinsics, reduced_size
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.sources.calibration import SAME_ASPECT, Calibration, one_camera
@@ -34,12 +35,12 @@ class TimedImages:
     """Images in the order of their timestamps."""
 
     images: tuple[Path, ...]
-    times: NDArray[np.float64]  # [N] seconds, ascending
+    times: FloatArray  # [N] seconds, ascending
     positions: NDArray[np.intp]  # [N] in the original list
     warnings: tuple[str, ...]
 
 
-def in_time_order(images: Sequence[Path], times: NDArray[np.float64], where: Path) -> TimedImages:
+def in_time_order(images: Sequence[Path], times: FloatArray, where: Path) -> TimedImages:
     """Images sorted by timestamp, with warnings; of several with one timestamp the first is kept.
 
     Raises InputError: no images, or a timestamp that is negative or not finite.
@@ -158,13 +159,7 @@ class TimedImageReader(ImageReader):
     """Reader of image files with given timestamps in seconds, ascending."""
 
     def __init__(
-        self,
-        paths: list[Path],
-        name: str,
-        timestamps: NDArray[np.float64],
-        *,
-        as_stored: bool = False,
-        side: int | None = None,
+        self, paths: list[Path], name: str, timestamps: FloatArray, *, as_stored: bool = False, side: int | None = None
     ) -> None:
         """``side``: longer side to which images are reduced; None: they stay as they are."""
         assert len(paths) == len(timestamps)
@@ -193,7 +188,7 @@ class Recording:
     """Images of a scene in order, with what its files hold of them, by position in ``images``."""
 
     images: tuple[Path, ...]
-    timestamps: NDArray[np.float64] | None = None
+    timestamps: FloatArray | None = None
     """Seconds of the data set's clock; None: a nominal 30 frames a second."""
     poses: Poses = field(default_factory=dict)
     camera: PinholeCamera | None = None
@@ -270,7 +265,7 @@ class Recording:
             read_depth=no_depth if self.read_depth is None else partial(self._depth, np.divide(shown, size)),
         )
 
-    def _depth(self, scale: NDArray[np.float64], index: int) -> DepthTruth | None:
+    def _depth(self, scale: FloatArray, index: int) -> DepthTruth | None:
         """``scale``: of frames to images, across and down."""
         assert self.read_depth is not None
         with dataset_errors(self.images[0].parent):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import input_errors, parse_json, read_file
 from stream_recon.app.core.transforms import FloatArray, rotation_matrix
@@ -87,12 +86,12 @@ def integer(value: float, where: str) -> int:
     return int(value)
 
 
-def named_numbers(path: Path, needed: Mapping[str, int], known: str) -> dict[str, NDArray[np.float64]]:
+def named_numbers(path: Path, needed: Mapping[str, int], known: str) -> dict[str, FloatArray]:
     """Numbers of lines ``name: numbers``: so many of each ``needed`` name; ``known``: pattern of names without use.
 
     Raises InputError: a name is missing, unknown or there twice, or has another count of numbers.
     """
-    found = dict[str, NDArray[np.float64]]()
+    found = dict[str, FloatArray]()
     for number, line in content_lines(path):
         name, _, values = (word.strip() for word in line.partition(":"))
         if name not in needed and not re.fullmatch(known, name):
@@ -106,7 +105,7 @@ def named_numbers(path: Path, needed: Mapping[str, int], known: str) -> dict[str
     return found
 
 
-def number_rows(path: Path, columns: int, *, exact: bool = False) -> NDArray[np.float64]:
+def number_rows(path: Path, columns: int, *, exact: bool = False) -> FloatArray:
     """The first numbers of each line [N, columns]. Raises InputError, where ``exact`` also for a longer line."""
     rows = []
     for number, line in content_lines(path):
@@ -117,7 +116,7 @@ def number_rows(path: Path, columns: int, *, exact: bool = False) -> NDArray[np.
     return np.array(rows, dtype=np.float64).reshape(-1, columns)
 
 
-def number_row(path: Path, columns: int) -> NDArray[np.float64]:
+def number_row(path: Path, columns: int) -> FloatArray:
     """The numbers [columns] of a file of one line. Raises InputError."""
     rows = number_rows(path, columns, exact=True)
     if len(rows) != 1 or not np.isfinite(rows).all():
@@ -125,7 +124,7 @@ def number_row(path: Path, columns: int) -> NDArray[np.float64]:
     return np.asarray(rows[0])
 
 
-def timed_files(path: Path) -> tuple[NDArray[np.float64], list[Path]]:
+def timed_files(path: Path) -> tuple[FloatArray, list[Path]]:
     """Timestamps and files of lines ``timestamp file`` (TUM RGB-D), relative to the list's folder.
 
     Raises InputError: a malformed line.

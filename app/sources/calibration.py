@@ -108,7 +108,8 @@ class Calibration:
         fitting = self._fitting(size) or self._fitting_as_stored(size, orientation, stored)
         scaled = [camera._scaled(size) for camera in fitting]
         if any(not is_same_camera(scaled[0], other, size) for other in scaled[1:]):
-            listed = "; ".join(camera._line() for camera in fitting[:MAX_LISTED])
+            sizes = ["" if c.size is None else f" at {c.size[0]}x{c.size[1]}" for c in fitting[:MAX_LISTED]]
+            listed = "; ".join(f"fx {camera.fx:.5g}{at}" for camera, at in zip(fitting, sizes, strict=False))
             raise InputError(
                 f"the file has {len(fitting)} different cameras for {size[0]}x{size[1]} pixels ({listed}): give the "
                 "numbers of one"
@@ -203,10 +204,6 @@ class Calibration:
             return max(abs(self.cx / width - 0.5), abs(self.cy / height - 0.5))
 
         return off(size[1], size[0]) < CENTRAL and off(*size) > 3 * CENTRAL
-
-    def _line(self) -> str:
-        at = "" if self.size is None else f" at {self.size[0]}x{self.size[1]}"
-        return f"fx {self.fx:.5g}{at}"
 
     def text(self) -> str:
         """The camera in one line, which `parse_camera` reads; run.json stores it."""

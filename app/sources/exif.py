@@ -49,13 +49,10 @@ HEAD_BYTES, MAX_TEXT = 64, 64
 MAX_NUMBER, MAX_FOCAL_MM = 1e6, 1e4
 """Largest values that are no damage: pixels of a side or on a length; millimetres."""
 _Table = Mapping[Base | GPS, dict[int, str]]
-_MAIN: _Table = dict.fromkeys(
-    (
-        *(Base.Orientation, Base.ExifOffset, Base.GPSInfo, Base.ImageWidth, Base.ImageLength),
-        *(Base.ExtraSamples, Base.PhotometricInterpretation),
-    ),
-    _WHOLE,
-)
+_MAIN: _Table = {
+    **dict.fromkeys((Base.Orientation, Base.ExifOffset, Base.GPSInfo, Base.ImageWidth, Base.ImageLength), _WHOLE),
+    **dict.fromkeys((Base.ExtraSamples, Base.PhotometricInterpretation), _WHOLE),
+}
 _TIME: _Table = dict.fromkeys((Base.DateTimeOriginal, Base.OffsetTimeOriginal, Base.SubsecTimeOriginal), _ASCII)
 _FOCAL: _Table = {
     **dict.fromkeys((Base.FocalLength, Base.FocalPlaneXResolution, Base.FocalPlaneYResolution), _RATIO),
