@@ -67,6 +67,8 @@ class RemoteStream:
         self._segment, self._first_segment, self._time = -1, 0, 0.0
         """Segment of the last result, that of the present session's first one, and the last result's time."""
         self._session, self._resume_s, self._is_over = "", 0.0, False
+        self.name = ""
+        """Name of the result, where the server keeps the images."""
         self._open()
 
     def push(self, image: NDArray[np.uint8] | bytes, timestamp: float | None = None) -> list[RemoteResult | Revision]:
@@ -122,7 +124,7 @@ class RemoteStream:
             created = self._greet(self._config)
         if created["type"] == "error":
             raise _failure(created)
-        self._session = created["session_id"]
+        self._session, self.name = created["session_id"], created.get("name", "")
         self._resume_s = created["resume_s"]
         # What the server did not get before a cut.
         if self._unanswered and self._unanswered[0].get("frame", self._count) > created["last_frame"]:
@@ -203,6 +205,7 @@ def connect(
     mapping: Literal["stream", "off"] = "stream",
     include: Collection[Literal["depth", "confidence"]] = (),
     tls: ssl.SSLContext | None = None,
+    keep: str | None = None,
 ) -> RemoteStream:
     """A stream of images on a server (``stream-recon serve``), which a cut connection does not end.
 
@@ -212,14 +215,19 @@ def connect(
         mapping: ``stream``: poses of the SLAM back end, which are revised later; ``off``: those of the network.
         include: arrays that results have.
         tls: for a certificate that this machine does not know.
+        keep: name of a result: the server keeps the images and reconstructs them in a job; ``camera``, ``mapping`` and
+            ``include`` do not go with it.
 
-    Raises ConfigError: no server's address, or it refuses the token; ResourceError: no server, or it has no room.
+    Raises ConfigError: no server's address, or it refuses the token or an argument; ResourceError: no server, or it has
+    no room.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"{url!r} is no address: give the one that stream-recon serve printed")
     address = parts._replace(scheme=parts.scheme.replace("http", "ws"), path=f"{parts.path.rstrip('/')}/v1/stream")
-    config: dict[str, Any] = {"type": "session.config", "mapping": mapping, "include": list(include)}
+    config: dict[str, Any] = {"type": "session.config"} | ({} if keep is None else {"keep": keep})
+    if keep is None or mapping != "stream" or include:
+        config |= {"mapping": mapping, "include": list(include)}
     if camera is not None:
         config["camera"] = {name: getattr(camera, name) for name in Camera.__annotations__}
         config["camera"]["distortion"] = [float(value) for value in camera.distortion]

@@ -188,3 +188,16 @@ def test_a_server_gives_what_a_stream_here_gives(tmp_path: Path) -> None:
     assert [type(item) is sr.Revision for item in here] == [type(item) is sr.Revision for item in there]
     poses = [item.T_world_camera for item in here if isinstance(item, sr.FrameResult)]
     assert np.allclose([item.T_world_camera for item in results_of(there)], poses, atol=1e-5)
+
+
+def test_images_that_the_server_keeps(proxy: CuttingProxy) -> None:
+    with pytest.raises(sr.ConfigError, match="use keep"):
+        sr.connect(f"http://127.0.0.1:{proxy.port}/", mapping="off", keep="Hall")
+    with sr.connect(f"http://127.0.0.1:{proxy.port}/", keep="Hall") as stream:
+        assert stream.name == "Hall-recon"
+        items = [*stream.push(IMAGE), *stream.push(IMAGE)]
+        proxy.cut()
+        items += [*stream.push(IMAGE), *stream.finish()]
+    results = [item for item in items if isinstance(item, sr.RemoteResult)]
+    assert [(each.index, each.T_world_camera[0, 3]) for each in results] == [(0, 0), (1, 1), (2, 2)]
+    assert results[2].depth is None
