@@ -21,7 +21,6 @@ from stream_recon.app.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stream_recon.app.run.options import RunOptions
     from stream_recon.app.sources.source import Source
     from stream_recon.app.stages.chain import RunPlan
 
@@ -42,10 +41,11 @@ def refine_command(
     """
     from stream_recon.app.engine.model_choice import ModelChoice
     from stream_recon.app.run.options import RunOptions
+    from stream_recon.app.stages.again import plan_refinement
 
     side = dense_side if dense == "on" else None
     options = RunOptions(model=ModelChoice(device=device), dense_side=side, mesh=mesh, keep_map=keep_map)
-    return refine_folder(folder, options)
+    return _run_again(folder, *plan_refinement(folder, options))
 
 
 @reported
@@ -60,7 +60,9 @@ def scale_command(
     error.
     A second call replaces the first. Ctrl-C leaves the result as it was.
     """
-    return scale_folder(folder, what)
+    from stream_recon.app.stages.again import plan_scale
+
+    return _run_again(folder, plan_scale(folder, what), None)
 
 
 @reported
@@ -90,24 +92,8 @@ def merge_command(
     return DONE
 
 
-def refine_folder(folder: Path, options: "RunOptions") -> int:
-    """Refine a result, and bring it where it was: to metres, or into the world of another one; returns the exit code.
-
-    Raises StreamReconError.
-    """
-    from stream_recon.app.stages.again import plan_refinement
-
-    return _run_again(folder, *plan_refinement(folder, options))
-
-
-def scale_folder(folder: Path, what: str) -> int:
-    """Convert a result to metres; returns the exit code. Raises StreamReconError."""
-    from stream_recon.app.stages.again import plan_scale
-
-    return _run_again(folder, plan_scale(folder, what), None)
-
-
 def _run_again(folder: Path, plan: "RunPlan", open_again: "Callable[[], Source] | None") -> int:
+    """Run stages on a result, which ends where it was: in metres, or in the world of another; gives the exit code."""
     from stream_recon.app.cli.progress import TerminalObserver
     from stream_recon.app.stages.chain import run_stages
     from stream_recon.app.stages.stage import StageContext

@@ -31,7 +31,27 @@ def view_command(
     public_address: PublicAddress = None,
 ) -> int:
     """Show a result in the browser until Ctrl-C."""
-    return view_folder(folder, ViewerChoice(host, port, keep_open=True, token=token, public=public_address))
+    from stream_recon.app.result.folder import read_result
+    from stream_recon.app.result.verdict import judge, recorded_verdict
+
+    out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True, soft_wrap=True)
+    result = read_result(folder)
+    choice = ViewerChoice(host, port, keep_open=True, token=token, public=public_address)
+    with choice.open(result.points, out, err) as viewer:
+        state = ", interrupted" if result.run["interrupted"] else ""
+        viewer.name(result_name(folder))
+        viewer.status(f"{result.run['source']}{state}")
+        damaged: list[OutputError] = []
+        count = show_all(viewer, result, damaged.append)
+        show_surfaces(viewer, result)
+        verdict = recorded_verdict(result.run) or judge(result.run, len(result))
+        viewer.show_verdict(verdict.level, verdict.explanation)
+        out.print(verdict_text(verdict, "verdict: "))
+        if damaged:
+            err.print(f"warning: {len(damaged)} damaged frames are not shown: {damaged[0]}")
+        out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer")
+        viewer.wait()
+    return DONE
 
 
 PUBLIC = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?", re.IGNORECASE)
@@ -46,14 +66,13 @@ class ViewerChoice:
 
     host: str
     port: int | None
-    """None: the first free one of ``ports``."""
+    """None: the first free one of `DEFAULT_PORTS`."""
     keep_open: bool
     """The viewer stays open after the run, until Ctrl-C."""
     token: bool = True
     """Other machines need the token of the printed address."""
     public: str | None = None
     """Address at which a proxy shows the viewer."""
-    ports: range = DEFAULT_PORTS
 
     def open(self, points: "PointsConfig", out: PlainConsole, err: PlainConsole) -> "Viewer":
         """Start the viewer and print its address, with a warning where other machines can reach it.
@@ -66,8 +85,8 @@ class ViewerChoice:
         viewer = self._start(points)
         out.print(f"viewer: {viewer.url}")
         ProgressFile.from_environment().note(port=viewer.port)
-        if self.port is None and viewer.port != self.ports[0]:
-            out.print(f"port {self.ports[0]} is in use: the viewer took port {viewer.port}")
+        if self.port is None and viewer.port != DEFAULT_PORTS[0]:
+            out.print(f"port {DEFAULT_PORTS[0]} is in use: the viewer took port {viewer.port}")
         if viewer.is_open:
             who = "everyone with this address" if self.token else "everyone who can reach this machine"
             how = "" if (self.public or "").startswith("https:") else ", unencrypted"
@@ -82,10 +101,10 @@ class ViewerChoice:
         start = partial(Viewer, points, self.host, token=self.token, public=self.public, exports=VIEWER_EXPORTS)
         if self.port is not None:
             return start(port=self.port)
-        for port in self.ports:
+        for port in DEFAULT_PORTS:
             with suppress(PortInUseError):
                 return start(port=port)
-        first, last = self.ports[0], self.ports[-1]
+        first, last = DEFAULT_PORTS[0], DEFAULT_PORTS[-1]
         raise PortInUseError(f"ports {first} to {last} are in use; choose another with --port")
 
     def wait(self, viewer: "Viewer", folder: Path, out: PlainConsole) -> None:
@@ -101,30 +120,6 @@ class ViewerChoice:
                 if not result.dense:  # those were shown as they were made
                     show_surfaces(viewer, result)
             viewer.wait()
-
-
-def view_folder(folder: Path, view: ViewerChoice) -> int:
-    """Show a result folder until Ctrl-C. Raises StreamReconError."""
-    from stream_recon.app.result.folder import read_result
-    from stream_recon.app.result.verdict import judge, recorded_verdict
-
-    out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True, soft_wrap=True)
-    result = read_result(folder)
-    with view.open(result.points, out, err) as viewer:
-        state = ", interrupted" if result.run["interrupted"] else ""
-        viewer.name(result_name(folder))
-        viewer.status(f"{result.run['source']}{state}")
-        damaged: list[OutputError] = []
-        count = show_all(viewer, result, damaged.append)
-        show_surfaces(viewer, result)
-        verdict = recorded_verdict(result.run) or judge(result.run, len(result))
-        viewer.show_verdict(verdict.level, verdict.explanation)
-        out.print(verdict_text(verdict, "verdict: "))
-        if damaged:
-            err.print(f"warning: {len(damaged)} damaged frames are not shown: {damaged[0]}")
-        out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer")
-        viewer.wait()
-    return DONE
 
 
 def show_all(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[["OutputError"], None]) -> int:

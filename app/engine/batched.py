@@ -55,11 +55,9 @@ class StreamBatch:
         grid: tuple[int, int],
         slots: int,
         precision: Precision | None = None,
-        *,
-        capture: bool = True,
     ) -> None:
         """``slots``: most streams at once; fewer if memory for their caches is short. ``grid``: patch rows and columns;
-        ``precision``, ``capture``: see `StepOptions`.
+        ``precision``: see `StepOptions`.
 
         Raises ResourceError if there is no memory for a single stream.
         """
@@ -98,9 +96,9 @@ class StreamBatch:
             self._images = torch.zeros(count, 3, grid[0] * side, grid[1] * side, device=device)
             scale = preset.stream.scale_frames
             self._first_images = torch.zeros(scale, *self._images.shape[1:], device=device)
-            pool = torch.cuda.graph_pool_handle() if capture else None
-            self._graphs = {size: StepGraph(pool) for size in step_sizes(count)} if capture else {}
-            if capture and scale * schema.frames.frame_tokens <= SHORT_TOKENS:
+            pool = torch.cuda.graph_pool_handle()
+            self._graphs = {size: StepGraph(pool) for size in step_sizes(count)}
+            if scale * schema.frames.frame_tokens <= SHORT_TOKENS:
                 self._first_graphs = [StepGraph(pool) for _ in range(count)]
 
     @property

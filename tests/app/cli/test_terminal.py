@@ -37,6 +37,6 @@ def test_commands_print_warnings_of_this_program_alone(tmp_path: Path) -> None:
     quick = ("--preset", quick_preset(tmp_path))
     output, errors = printed(tmp_path, "images", *quick, "-o", "out", "--no-viewer", "--no-mesh", "--mapping", "off")
     assert all(word not in output for word in ("Warning", "WARN", "ERROR", "[ "))
-    for words in (("export", "out", "--format", "colmap"), ("plan", str(SAMPLE), "--memory", "8GB")):
+    for words in (("export", "out", "--format", "colmap"), ("plan", str(SAMPLE), "--memory", "8GB", *quick)):
         errors += printed(tmp_path, *words)[1]
     assert all(line.startswith("warning: ") for line in errors.splitlines())
