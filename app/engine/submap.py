@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import depth_ratio, project, transform_result, unproject
+from stream_recon.app.core.rig import view_of
 from stream_recon.app.core.transforms import Similarity, align_poses, invert_pose, rotation_angle_deg, transform_points
 from stream_recon.app.core.types import FrameResult, OverlapError, Pair, PreparedFrame
 
@@ -51,6 +52,7 @@ class SubmapManager:
         """From the submap's world to the first submap's; None is the identity."""
         self._first_pose: NDArray[np.float64] | None = None
         self._last_pose: NDArray[np.float64] | None = None
+        self._last_view = 0
         self._after_gap = False
         self._begin([])
 
@@ -83,7 +85,7 @@ class SubmapManager:
         if self._after_gap:
             assert self._last_pose is not None
             start, turn = self._last_pose, frames[0].turn
-            if turn is not None and self._first_pose is not None:
+            if turn is not None and self._first_pose is not None and view_of(frames[0].index) != self._last_view:
                 start = self._first_pose.copy()
                 start[:3, :3] = start[:3, :3] @ turn
             self._to_map = align_poses(np.array([results[0].T_world_camera]), start[None], self._scale)
@@ -91,7 +93,7 @@ class SubmapManager:
         aligned = (
             list(results) if self._to_map is None else [transform_result(result, self._to_map) for result in results]
         )
-        self._last_pose = aligned[-1].T_world_camera
+        self._last_pose, self._last_view = aligned[-1].T_world_camera, view_of(frames[-1].index)
         self._first_pose = aligned[0].T_world_camera if self._first_pose is None else self._first_pose
         for frame, result, in_map in zip(frames, results, aligned, strict=True):
             if in_map.is_keyframe:
@@ -114,7 +116,7 @@ class SubmapManager:
         of the last of them.
         """
         self._recent.extend(pairs)
-        self._last_pose = pairs[-1][1].T_world_camera
+        self._last_pose, self._last_view = pairs[-1][1].T_world_camera, view_of(pairs[-1][0].index)
         # Results of the keyframes that a submap begins with may be of the previous one; those of later ones are of it.
         own = max(len(pairs) - scale_frames - self._more, 0)
         later = min(own, len(self._recent)) or len(self._recent)

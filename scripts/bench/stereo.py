@@ -126,10 +126,10 @@ def run(options: Namespace) -> None:
             out, rig = Path(work) / "out", write_pair(random, T, Path(work) / "film")
             words = ("--rig", rig, "--dense", "off", "--no-mesh", "--no-viewer")
             done = run_program(rig.parent, *words, out=out)
-            cameras = list(of_bodies(read_result(out).cameras))
+            cameras, record = list(of_bodies(read_result(out).cameras)), done.record
         # A camera that is covered has no pose.
         poses, T = np.array([camera.T_world_camera for camera in cameras]), T[[camera.index for camera in cameras]]
         error = 1 / align(poses[:, :3, 3], T[:, :3, 3]).scale - 1
         ate = pose_errors(poses, T, np.ones(len(T) - 1, bool)).ate_over_path or float("nan")
-        figures = f"{100 * error:+.2f}", f"{100 * done.record[METRIC_SCALE]['error']:.2f}", f"{ate:.5f}"
-        table_row(seed, *figures, done.record["verdict"]["level"], f"{done.seconds:.0f}")
+        figures = f"{100 * error:+.2f}", f"{100 * record[METRIC_SCALE]['error']:.2f}", f"{ate:.5f}"
+        table_row(seed, *figures, record["verdict"]["level"], f"{done.seconds:.0f}")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.depth_points import transform_result
+from stream_recon.app.core.rig import VIEW_STRIDE
 from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.engine import session
 from stream_recon.app.engine.engine import Engine
@@ -75,17 +76,20 @@ def test_a_segment_after_a_gap_starts_at_the_last_pose(overlap: float) -> None:
         np.testing.assert_allclose(relative[:3, :3], true[:3, :3], atol=1e-6)
 
 
-def test_a_view_of_a_rig_starts_where_the_run_began_turned() -> None:
+def test_a_view_of_a_rig_starts_where_the_run_began_turned_and_after_a_cut_at_its_last_pose() -> None:
     turn = np.array([[0, 0, 1], [0, 1, 0], [-1, 0, 0]], np.float64)
-    results = [room_result(index) for index in range(2 * SCALE)]
+    results = [room_result(index) for index in range(3 * SCALE)]
     manager = SubmapManager(0.0, SCALE)
     first = manager.align([prepared(result) for result in results[:SCALE]], results[:SCALE])
     manager.end_segment()
-    turned = [replace(prepared(result), turn=turn) for result in results[SCALE:]]
-    second = manager.align(turned, results[SCALE:])
+    turned = [replace(prepared(r), index=VIEW_STRIDE + r.index, turn=turn) for r in results[SCALE:]]
+    second = manager.align(turned[:SCALE], results[SCALE : 2 * SCALE])
     start = second[0].T_world_camera
     np.testing.assert_allclose(start[:3, :3], first[0].T_world_camera[:3, :3] @ turn, atol=1e-9)
     np.testing.assert_allclose(start[:3, 3], first[0].T_world_camera[:3, 3], atol=1e-9)
+    manager.end_segment()
+    third = manager.align(turned[SCALE:], results[2 * SCALE :])
+    np.testing.assert_allclose(third[0].T_world_camera, second[-1].T_world_camera, atol=1e-9)
 
 
 def test_a_segment_is_a_new_submap_without_memory_of_the_previous_one() -> None:
