@@ -144,7 +144,7 @@ def align_rig(data: VideoData, rig: RigFrames, online: InitialPoses | None) -> t
     if online is not None:
         # Online poses are in metres already, where the scale is measured.
         T, own = rig.aligned(online.T_world_camera, None if rig.scales is None else [1.0] * len(rig.rig))
-        online = InitialPoses(T, online.depth_scale * own / scale, online.focal)
+        online = InitialPoses(T, online.depth_scale * own / scale, online.focal, rig.scales is not None)
     numbers = {view.segment for view in moved}
     return replace(data, views=segments.joined(moved, numbers), segment_scale=scale, rig=rig), online
 

@@ -151,11 +151,13 @@ class InitialPoses:
     depth_scale: FloatArray  # [N], factor of the network's depth
     focal: float
     """In working pixels."""
+    is_metric: bool = False
+    """In metres, which a rig's adjustment keeps; the network's lengths may be others in a part of the film."""
 
     def relative_to(self, T_first: FloatArray, frames: list[int]) -> "InitialPoses":
-        """Poses of some frames with the first one at ``T_first`` [4, 4], scaled to the network's median depth."""
+        """Poses of some frames with the first one at ``T_first`` [4, 4], in metres or scaled to the network's depth."""
         T, scale = self.T_world_camera[frames], self.depth_scale[frames]
-        median = float(np.median(scale))
+        median = 1.0 if self.is_metric else float(np.median(scale))
         relative = invert_pose(T[0]) @ T
         relative[:, :3, 3] /= median
         return InitialPoses(T_first @ relative, scale / median, self.focal)
