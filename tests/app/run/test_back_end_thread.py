@@ -119,13 +119,14 @@ def test_a_stage_that_fails_keeps_what_came_out(tmp_path: Path) -> None:
                 raise InputError("no map")
             return super().push(result, frame)
 
+    others = threading.active_count()
     with pytest.raises(InputError, match="no map"):
         run(tmp_path, Failing(), FakeEngine(seconds=0.002), frames=200)
     result = read_result(tmp_path / "out")
     assert [camera.index for camera in result.cameras] == list(range(9))
     assert result.run["interrupted"] is True
     assert result.run["revisions"] == {"cameras": 9, "trajectory": 9, "points": 9}
-    assert threading.active_count() < 10
+    assert threading.active_count() <= others
 
 
 def test_an_engine_that_fails_still_lets_the_stage_finish(tmp_path: Path) -> None:
