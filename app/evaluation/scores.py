@@ -1,22 +1,19 @@
 """`Evaluation`: metrics of a run on a sequence with ground truth, and of the baselines."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray
-from stream_recon.app.core.types import Frame
 from stream_recon.app.evaluation import baselines
 from stream_recon.app.evaluation.dense_depth import DenseDepthErrors
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.metrics import DepthErrors, Metrics, PoseErrors, depth_errors
 from stream_recon.app.evaluation.pixel_sample import PixelSample
 
-TRIVIAL = ("constant_depth", "ramp", "straight_line", "constant_velocity", "static")
-"""Baselines that do not use the images."""
 SEQUENCE_METRICS = (
     *(field.name for field in dataclasses.fields(PoseErrors)),
     *(field.name for field in dataclasses.fields(DepthErrors)),
@@ -57,14 +54,11 @@ class Evaluation:
         return {"frames": self.frames, **{name: getattr(metrics, name) for name in SEQUENCE_METRICS}}
 
 
-def baseline_metrics(evaluator: Evaluator, frames: Iterable[Frame]) -> dict[str, Metrics]:
-    """Metrics of trivial guesses and of two-view odometry on the frames of an evaluator.
-
-    ``frames``: the same frames, read again for `baselines.two_view` if the ground truth has intrinsics and poses.
-    """
+def baseline_metrics(evaluator: Evaluator) -> dict[str, Metrics]:
+    """Metrics of guesses that do not use the images, on the frames of an evaluator."""
     rows = {name: _metrics(depth) for name, depth in _guessed_depth(evaluator.pixels).items()}
     trajectory = evaluator.true_trajectory()
-    for name, poses in _guessed_poses(evaluator, frames).items():
+    for name, poses in _guessed_poses(evaluator).items():
         rows[name] = _metrics(trajectory.errors(poses) if poses is not None else None)
     return rows
 
@@ -80,17 +74,13 @@ def _guessed_depth(pixels: PixelSample) -> dict[str, DepthErrors | None]:
     return {name: depth_errors(*z) if z is not None else None for name, z in guesses.items()}
 
 
-def _guessed_poses(evaluator: Evaluator, frames: Iterable[Frame]) -> dict[str, FloatArray | None]:
+def _guessed_poses(evaluator: Evaluator) -> dict[str, FloatArray | None]:
     """Trajectories [N, 4, 4] of the baselines; None for one whose input is unknown."""
-    count, trajectory, truth = evaluator.frames, evaluator.true_trajectory(), evaluator.truth
-    step, two_view = trajectory.first_step(), None
-    if truth is not None and truth.intrinsics is not None and len(trajectory):
-        two_view = baselines.two_view(frames, truth.intrinsics, truth.source_size)
+    count, step = evaluator.frames, evaluator.true_trajectory().first_step()
     return {
         "straight_line": baselines.straight_line(count),
         "constant_velocity": None if step is None else baselines.constant_velocity(count, step),
         "static": baselines.static(count),
-        "two_view": two_view,
     }
 
 
@@ -110,7 +100,7 @@ def summarise(evaluations: list[Evaluation], metric: str) -> EvaluationSummary |
     pairs = []
     for evaluation in evaluations:
         final = getattr(evaluation.final, metric)
-        trivial = [getattr(evaluation.baselines[name], metric) for name in TRIVIAL]
+        trivial = [getattr(baseline, metric) for baseline in evaluation.baselines.values()]
         known = [value for value in trivial if value is not None]
         if final is not None and known:
             pairs.append((final, min(known)))

@@ -98,8 +98,6 @@ def evaluate_scene(
             dense_errors = _dense_errors(output.folder, truth) if truth is not None else None
         network = network_evaluator.metrics() if recording is not None else causal
         final = evaluator.metrics()
-    with open_again() as frames:
-        rows = baseline_metrics(evaluator, frames)
     return Evaluation(
         scene.name,
         stride,
@@ -109,7 +107,7 @@ def evaluate_scene(
         network=network,
         causal=causal,
         online_final=online_final,
-        baselines=rows,
+        baselines=baseline_metrics(evaluator),
         dense=dense_errors,
     )
 

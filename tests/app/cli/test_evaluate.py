@@ -31,7 +31,7 @@ from stream_recon.app.core.types import (
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.evaluation.metrics import Metrics
-from stream_recon.app.evaluation.scores import SEQUENCE_METRICS, TRIVIAL, Evaluation, summarise
+from stream_recon.app.evaluation.scores import SEQUENCE_METRICS, Evaluation, summarise
 from stream_recon.app.run import back_end
 from stream_recon.app.run.options import RunOptions
 from stream_recon.app.sources.frame_choice import FrameChoice
@@ -44,6 +44,7 @@ from tests.app.stages.chains import ONLY_FRAMES
 FOUR = replace(ONLY_FRAMES, frames=FrameChoice(2, max_frames=4))
 
 SIZE, NETWORK_SIZE = (64, 48), (32, 24)
+BASELINES = {"constant_depth", "ramp", "straight_line", "constant_velocity", "static"}
 SHA256 = hashlib.sha256(b"weights").hexdigest()
 ERRORS = [name for name in SEQUENCE_METRICS if name not in ("path_m", "gt_rot_deg", "delta1", "one_scale_ratio")]
 
@@ -274,23 +275,22 @@ def test_sparse_truth_is_compared_at_its_points(tmp_path: Path) -> None:
 def test_baselines_give_what_they_can_and_null_for_the_rest(sequence: Scene) -> None:
     evaluation = evaluate_scene(KnowingEngine(sequence), sequence, ONLY_FRAMES)
     rows = evaluation.baselines
-    assert set(rows) == {*TRIVIAL, "two_view"}
+    assert set(rows) == BASELINES
     for name in ("constant_depth", "ramp"):
         assert rows[name].absrel > 0.01 and rows[name].ate_m is None
-    for name in ("straight_line", "constant_velocity", "static", "two_view"):
+    for name in ("straight_line", "constant_velocity", "static"):
         assert rows[name].ate_m > 0.01 and rows[name].absrel is None and rows[name].fov_error_deg is None
     assert rows["static"].rpe_rot_deg == pytest.approx(evaluation.final.gt_rot_deg)
 
 
 def test_summary_takes_the_best_trivial_baseline_of_each_sequence() -> None:
-    def evaluation(ours: float | None, line: float, velocity: float, two_view: float) -> Evaluation:
-        rows = {name: Metrics() for name in TRIVIAL}
+    def evaluation(ours: float | None, line: float, velocity: float) -> Evaluation:
+        rows = {name: Metrics() for name in BASELINES}
         rows["straight_line"], rows["constant_velocity"] = (Metrics(ate_over_path=v) for v in (line, velocity))
         row = Metrics(ate_over_path=ours)
-        baselines = rows | {"two_view": Metrics(ate_over_path=two_view)}
-        return Evaluation("x", 1, 5, 5, row, row, row, row, baselines)
+        return Evaluation("x", 1, 5, 5, row, row, row, row, rows)
 
-    evaluations = [evaluation(0.1, 0.3, 0.4, 0.01), evaluation(0.2, 0.9, 0.5, 0.01), evaluation(None, 1, 1, 1)]
+    evaluations = [evaluation(0.1, 0.3, 0.4), evaluation(0.2, 0.9, 0.5), evaluation(None, 1, 1)]
     summary = summarise(evaluations, "ate_over_path")
     assert summary is not None
     assert (summary.sequences, summary.final, summary.best_trivial) == (2, pytest.approx(0.15), pytest.approx(0.4))
@@ -316,7 +316,7 @@ def test_the_json_file_has_the_promised_form(
     assert all(promised <= set(row) for row in figures["baselines"].values())
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".part"] == []
     printed = capsys.readouterr().out
-    for text in ("room: 9 frames, stride 1", "ours", "constant velocity", "two view", "mean ATE/path (sequences: 1)"):
+    for text in ("room: 9 frames, stride 1", "ours", "constant velocity", "straight line", "mean ATE/path (sequences: 1)"):
         assert text in printed
 
 
