@@ -36,10 +36,23 @@ BENT = Cause(
     "the lens bends straight lines, or the pictures were squeezed",
     "Film without a wide-angle lens, use the video as the camera wrote it, or give the camera with --intrinsics",
 )
+EVEN = Cause("two ways to find the path agree", "Use it as it is; a longer video of things with pattern shows more")
+DISTORTED = Cause(
+    "the lens bends straight lines",
+    "Trust path and points rather than depth maps, or film with a lens that keeps lines straight",
+)
+ZOOMED = Cause("the lens seems to have zoomed", "Film without zoom")
 SHORT = Cause("too short to tell", "Film for longer, or take more of the video's frames")
 BARE = Cause("too little to see", "Aim at things with pattern and edges")
 PARTS = Cause("nothing connects its parts", "Film without cuts, or show the same place before and after")
 STRAY = Cause("some pictures show nothing that the others show", "Leave them out, or take pictures in between")
 LOST = Cause("the connection to the camera broke off", "Check cable, network and battery, and go on with --resume")
+STOPPED = Cause("the run was stopped", "Continue it (--resume)")
+UNREFINED = Cause("not refined", "Refine it, which checks it ('stream-recon refine')")
 UNKNOWN = Cause("", APART.advice)
 """What is wrong says why."""
+UNKNOWN_LENS = (
+    "The field of view is not measured, because the camera only moves straight ahead or hardly turns: give it with "
+    "--intrinsics if you know it"
+)
+"""Note where matches do not determine the focal length."""

@@ -91,7 +91,7 @@ class SharedPanel:
             self._caption.content = f'<span hidden data-stream-recon-status="{plain}"></span>'
 
     def show_verdict(self, level: str, text: str) -> None:
-        """A coloured line; ``level``: ``good``, ``doubtful`` or ``failed``."""
+        """A coloured line; ``level``: one of `LEVELS`."""
         colour = VERDICT_COLOURS.get(level, OTHER_COLOUR)
         attributes = f'data-stream-recon-verdict="{html.escape(f"{level}: {text}")}" data-colour="{colour}"'
         style = f"border-left: 4px solid {colour}; padding: 2px 8px; margin: 0 12px 8px; font-size: 0.875em"

@@ -17,8 +17,9 @@ from stream_recon.app.result.depth import DEPTH_FOLDER
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.folder import MESH_NAME
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.run_record import METRIC_SCALE, PROGRAM, REFINEMENT, RUN_NAME, VERDICT
+from stream_recon.app.result.run_record import METRIC_SCALE, PROGRAM, REFINEMENT, RUN_NAME
 from stream_recon.app.result.tracks import DAMAGE, read_arrays
+from stream_recon.app.result.verdict import recorded_verdict
 from stream_recon.app.result.writer import remove_result
 from stream_recon.app.web.data_folder import MAX_NAME, DataFolder, safe_name
 from stream_recon.app.web.limits import ConflictError, MissingError
@@ -134,10 +135,8 @@ def _record(folder: Path) -> Mapping[str, Any]:
 def _entry(folder: Path, changed: float) -> Entry:
     """Raises OSError, ValueError."""
     record = _record(folder)
-    verdict = _table(record, VERDICT)
+    verdict = recorded_verdict(record)
     frames = _table(record, "frames").get("reconstructed")
-    reason, advice = _text(verdict.get("reason")), _text(verdict.get("advice"))
-    is_command = "stream-recon" in advice or "--" in advice  # the page has buttons for them
     return Entry(
         name=folder.name,
         source=_text(record.get("source"))[:200],
@@ -147,8 +146,8 @@ def _entry(folder: Path, changed: float) -> Entry:
         refined=bool(_table(record, REFINEMENT)),
         metres=bool(_table(record, METRIC_SCALE)),
         mesh=(folder / MESH_NAME).is_file(),
-        verdict=_text(verdict.get("level")),
-        reason=(f"{reason}. {advice}" if advice and not is_command else reason)[:400],
+        verdict=verdict.level if verdict else "",
+        reason=_text(verdict.explanation)[:1000] if verdict else "",
         changed=changed,
     )
 

@@ -24,7 +24,7 @@ from stream_recon.app.slam.offline.initialization import InitialCandidate, Initi
 from stream_recon.app.slam.offline.keyframe_matching import VideoData, match_unordered
 from stream_recon.app.slam.offline.known_motions import with_known_motions
 from stream_recon.app.slam.offline.motion_errors import with_network_motions
-from stream_recon.app.slam.offline.path_error import PathError, path_error
+from stream_recon.app.slam.offline.path_error import PathError, path_difference, path_error
 from stream_recon.app.slam.offline.report import GivenPoses, InitialPoses
 
 
@@ -57,6 +57,11 @@ class Attempt:
     def judgement(self) -> Judgement:
         """The map against the network."""
         return self.test.judge(self.fit)
+
+    @property
+    def path_difference(self) -> float | None:
+        """Between the paths of map and network, as a share of their length."""
+        return path_difference(self.fit, self.data.T_keyframes, self.data.keyframe_segment, self.config.path)
 
     @cached_property
     def is_contradicted(self) -> bool:

@@ -114,6 +114,7 @@ def report_on(
             "reprojection_px_before": findings.attempt.before_px,
             "network_turn_error_deg": findings.attempt.turn_error_deg,
             "path_error": findings.path_error and findings.path_error.random,
+            "path_difference": findings.attempt.path_difference,
         }
         if findings.selection is not None:
             figures |= _judged(findings.attempt.judgement)

@@ -79,12 +79,8 @@ def path_error(
         segment: [N], each is aligned for itself.
     """
     first = np.arange(min(len(T_network), config.halves.max_keyframes))
-    parts = [
-        rows
-        for rows in (first[segment[first] == s] for s in np.unique(segment[first]))
-        if len(rows) >= config.min_keyframes
-    ]
-    if not parts or _turns_on_the_spot(start, parts, config):
+    parts = _parts(start, segment[first], config)
+    if not parts:
         return None
     part = hierarchical_ba.subset(start, first)
     motions = hierarchical_ba.composed(candidate.motions, first, config.halves.hierarchy)
@@ -107,6 +103,14 @@ def path_error(
     return error
 
 
+def path_difference(
+    fit: BAState, T_network: FloatArray, segment: NDArray[np.integer], config: PathConfig = PATH
+) -> float | None:
+    """Between the paths of map and network [N, 4, 4], as in `PathError`; None with few keyframes or no motion."""
+    parts = _parts(fit, segment, config)
+    return _difference(T_network, fit.scene.T_world_camera, parts) if parts else None
+
+
 def _difference(T: FloatArray, T_reference: FloatArray, parts: list[NDArray[np.intp]]) -> float:
     """RMS difference of positions after alignment of each part, as a share of its path; the mean over the parts."""
     differences = []
@@ -118,7 +122,10 @@ def _difference(T: FloatArray, T_reference: FloatArray, parts: list[NDArray[np.i
     return float(np.mean(differences))
 
 
-def _turns_on_the_spot(fit: BAState, parts: list[NDArray[np.intp]], config: PathConfig) -> bool:
+def _parts(fit: BAState, segment: NDArray[np.integer], config: PathConfig) -> list[NDArray[np.intp]]:
+    """Rows of the segments that have a path; none where all of them turn on the spot."""
+    every = (np.flatnonzero(segment == s) for s in np.unique(segment))
+    parts = [rows for rows in every if len(rows) >= config.min_keyframes]
     depth = float(np.median(fit.depth)) if len(fit.depth) else 0.0
     spread = [float(np.sqrt(fit.scene.T_world_camera[rows, :3, 3].var(axis=0).sum())) for rows in parts]
-    return max(spread) <= config.on_the_spot * depth
+    return parts if max(spread, default=0.0) > config.on_the_spot * depth else []

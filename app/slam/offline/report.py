@@ -59,6 +59,8 @@ class RefinementReport:
     standard error; see `judgement.Evidence`."""
     path_error: float | None = None
     """Random error of the map's path, as a share of its length; known where evidence is weak. See `path_error`."""
+    path_difference: float | None = None
+    """Between the paths of network and map, whether it is kept or not, as a share of their length."""
     network_turn_error_deg: float | None = None
     """The network's error of a turn between keyframes, where the adjustment weighs its motions by their errors."""
     decided_by_matches: bool = False

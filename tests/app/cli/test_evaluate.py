@@ -316,7 +316,13 @@ def test_the_json_file_has_the_promised_form(
     assert all(promised <= set(row) for row in figures["baselines"].values())
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".part"] == []
     printed = capsys.readouterr().out
-    for text in ("room: 9 frames, stride 1", "ours", "constant velocity", "straight line", "mean ATE/path (sequences: 1)"):
+    for text in (
+        "room: 9 frames, stride 1",
+        "ours",
+        "constant velocity",
+        "straight line",
+        "mean ATE/path (sequences: 1)",
+    ):
         assert text in printed
 
 

@@ -97,6 +97,11 @@ def left(cause: str | None = None, count: int = 37) -> list[dict[str, Any]]:
     return [{"first": 0, "last": count - 1, "why": "x", "cause": cause}]
 
 
+UNDECIDED: dict[str, Any] = {
+    "reprojection_px": None, "disagreement_before": 0.14, "disagreement": 0.14, "path_difference": 0.004,
+    "fallback_segments": left(count=60),
+}  # fmt: skip
+"""A map that is not proved better than the network, and nothing speaks against either."""
 UNCONFIRMED = refined(fallback_segments=left())
 CAUSES: dict[str, tuple[dict[str, Any], Cause, str]] = {
     "far apart": (refined(fallback_segments=left(), pairs_tried=90, pairs_accepted=30), causes.APART, "doubtful"),
@@ -106,7 +111,8 @@ CAUSES: dict[str, tuple[dict[str, Any], Cause, str]] = {
     "dark": ({**UNCONFIRMED, "health": pictures(dark=40)}, causes.DARK, "doubtful"),
     "blurred": ({**UNCONFIRMED, "health": pictures(blurred=40)}, causes.BLURRED, "doubtful"),
     "bent lens": (refined(depth_error=0.2), causes.BENT, "doubtful"),
-    "short": (refined(keyframes=8, reprojection_px=None, fallback_segments=left(count=60)), causes.SHORT, "unsure"),
+    "short": (refined(keyframes=8, **UNDECIDED), causes.SHORT, "unsure"),
+    "even": (refined(**UNDECIDED), causes.EVEN, "unsure"),
     "bare": (refined(fallback_segments=left(), features=1500), causes.BARE, "doubtful"),
     "parts": (refined(segments=2), causes.PARTS, "doubtful"),
     "stray": (refined(fallback_segments=left("untied", 8)), causes.STRAY, "doubtful"),
@@ -141,15 +147,33 @@ def test_frames_left_to_the_network_are_counted() -> None:
 
 
 def test_a_short_video_that_nothing_contradicts_is_too_short_to_tell() -> None:
-    unconfirmed = {
-        "keyframes": 10,
-        "reprojection_px": None,
-        "fallback_segments": [{"first": 0, "last": 59, "why": "x"}],
-    }
-    short = judge(refined(**unconfirmed))
+    short = judge(refined(**UNDECIDED, keyframes=10))
     assert short.level == "unsure" and "too short to tell: 60 frames" in short.reason and "longer" in short.advice
-    for against in ({"disagreement": 0.5}, {"keyframes": 30}, {"depth_agreement_before": 0.5}):
-        assert judge(refined(**{**unconfirmed, **against})).level in ("doubtful", "failed"), against
+
+
+@pytest.mark.parametrize("keyframes", [8, 30])
+def test_what_speaks_against_an_undecided_result_makes_it_doubtful(keyframes: int) -> None:
+    undecided = {**UNDECIDED, "keyframes": keyframes}
+    assert judge(refined(**undecided)).level == "unsure"
+    for against in (
+        {"disagreement_before": 0.35},
+        {"depth_agreement_before": 0.5},
+        {"network_difference": 0.05},
+        {"segments": 2},
+        {"fallback_segments": left("moving", 60)},
+    ):
+        assert judge(refined(**{**undecided, **against})).level in ("doubtful", "failed"), against
+
+
+def test_two_paths_that_differ_are_doubtful() -> None:
+    for difference in (0.05, None):
+        assert judge(refined(**{**UNDECIDED, "path_difference": difference})).level == "doubtful"
+
+
+def test_a_part_that_is_left_to_the_network_is_doubtful() -> None:
+    """The paths of a map that is kept elsewhere agree there."""
+    part = {"path_difference": 0.004, "disagreement": 0.14, "fallback_segments": left(count=10)}
+    assert judge(refined(**part)).level == "doubtful"
 
 
 def test_more_contradiction_is_never_a_better_verdict() -> None:

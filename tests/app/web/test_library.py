@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from stream_recon.app.cli.console import verdict_text
+from stream_recon.app.result import causes
+from stream_recon.app.result.causes import Cause
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.run_record import RUN_NAME
+from stream_recon.app.result.run_record import RUN_NAME, VERDICT
+from stream_recon.app.result.verdict import Verdict
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.library import Library
 from stream_recon.configs.errors import OutputError
@@ -34,22 +38,13 @@ def test_results_of_the_command_line_are_listed(data: Path) -> None:
     assert entries["hall"].seconds is not None and entries["hall"].seconds > 0
 
 
-@pytest.mark.parametrize(
-    "advice, shown",
-    [
-        ("", "few frames overlap"),
-        ("Film again", "few frames overlap. Film again"),
-        ("'stream-recon refine' refines and checks it", "few frames overlap"),
-        ("Continue it with --resume", "few frames overlap"),
-    ],
-)
-def test_a_verdict_has_advice_unless_it_names_a_command(data: Path, advice: str, shown: str) -> None:
+@pytest.mark.parametrize("cause", [causes.APART, causes.MOVING, causes.BENT, causes.LOST, causes.EVEN])
+def test_a_verdict_has_the_words_of_the_terminal(data: Path, cause: Cause) -> None:
     path = data / "hall" / RUN_NAME
-    record = json.loads(path.read_text())
-    record["verdict"] = {"level": "doubtful", "reason": "few frames overlap", "advice": advice}
-    path.write_text(json.dumps(record))
+    verdict = Verdict("doubtful", cause.reason, cause.advice)
+    path.write_text(json.dumps({**json.loads(path.read_text()), VERDICT: verdict.to_json()}))
     (entry,) = Library(DataFolder(data)).entries()
-    assert (entry.verdict, entry.reason) == ("doubtful", shown)
+    assert f"{entry.verdict}: {entry.reason}" == verdict.line == verdict_text(verdict).plain
 
 
 def test_a_result_has_a_picture(data: Path) -> None:

@@ -42,6 +42,7 @@ def test_without_a_map_the_better_poses_are_kept(turn_deg: float, move: float, k
     found = refine(video.views(), video, video.scale, RefineOptions(initial_poses=online), NO_MAP)
     (segment,) = found.report.fallback_segments
     assert found.fit is None and segment["kept"] == kept
+    assert found.report.path_difference is not None and found.report.path_difference > 0.003
     assert keeps_stream(vars(found.report)) == (kept == "stream")
     ends = {"stream": online.T_world_camera, "network": np.array([view.T_world_camera for view in video.views()])}
     assert np.array_equal(found.T_world_camera, ends[kept])

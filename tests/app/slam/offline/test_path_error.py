@@ -11,7 +11,7 @@ from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.problem import BAScene
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.offline.initialization import InitialCandidate
-from stream_recon.app.slam.offline.path_error import PathError, path_error
+from stream_recon.app.slam.offline.path_error import PathError, path_difference, path_error
 from tests.app.slam.room import drifting
 from tests.app.slam.synthetic import World, walk
 
@@ -54,8 +54,10 @@ def test_the_more_accurate_path_is_told() -> None:
     truth, one = world.truth.T_world_camera, np.zeros(COUNT, int)
     exact = path_error(start, candidate, truth, one)
     assert exact is not None and exact.is_larger and "too noisy" in exact.reason
-    rough = path_error(start, candidate, drifting(truth, turn_deg=1.0, move=0.2), one)
+    drifted = drifting(truth, turn_deg=1.0, move=0.2)
+    rough = path_error(start, candidate, drifted, one)
     assert rough is not None and not rough.is_larger
+    assert path_difference(start, drifted, one) == pytest.approx(rough.difference)
     assert rough.random == pytest.approx(exact.random, rel=0.5)
 
 
@@ -65,12 +67,13 @@ def test_each_segment_is_aligned_for_itself() -> None:
     segment = np.arange(COUNT) // (COUNT // 2)
     T[segment == 1, :3, 3] = 3 * T[segment == 1, :3, 3] + 7
     found = path_error(start, candidate, T, segment)
-    assert found is not None and found.difference < 1e-9
+    assert found is not None and found.difference < 1e-9 and (path_difference(start, T, segment) or 0.0) < 1e-9
 
 
 def test_there_is_no_path_of_few_keyframes_or_of_turns_on_the_spot() -> None:
     world, start, candidate = mapped(0.5, seed=6)
-    assert path_error(start, candidate, world.truth.T_world_camera, np.arange(COUNT) // 3) is None
+    few = world.truth.T_world_camera, np.arange(COUNT) // 3
+    assert path_error(start, candidate, *few) is None and path_difference(start, *few) is None
     T = start.scene.T_world_camera.copy()
     T[:, :3, 3] *= 1e-3
     still = replace(start, scene=replace(start.scene, T_world_camera=T))
