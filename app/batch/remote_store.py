@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,116 +37,14 @@ from stream_recon.app.batch.manifest import (
     stream_digest,
 )
 from stream_recon.app.batch.store import LOCK_NAME, LocalStore, Store
+from stream_recon.app.core.remote_files import RemoteFiles
 from stream_recon.app.result.depth import DEPTH_FOLDER
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.run_record import RUN_NAME
-from stream_recon.configs.errors import ConfigError, OutputError, ResourceError, StreamReconError, missing_library
+from stream_recon.configs.errors import OutputError
 
 logger = logging.getLogger(__name__)
-
-
-class RemoteFiles:
-    """Files at an address. Names are relative to it, with ``/`` between folders. Every method raises OutputError."""
-
-    def __init__(self, address: str) -> None:
-        """
-        Raises:
-            ResourceError: fsspec, or the package that it needs for this address, is not installed.
-            ConfigError: an address of an unknown kind.
-            OutputError: the address cannot be reached.
-        """
-        self.address = address.rstrip("/")
-        try:
-            from fsspec.core import url_to_fs
-        except ImportError as error:
-            raise missing_library(address, "fsspec") from error
-        with self._errors("reach"):
-            try:
-                fs, base = url_to_fs(self.address)
-            except ImportError as error:
-                raise ResourceError(f"{address} needs a further package: {error}") from error
-            except ValueError as error:
-                raise ConfigError(f"{address} is no address that fsspec knows: {error}") from error
-        self._fs: Any = fs
-        self._base = str(base).rstrip("/")
-
-    @property
-    def single_process(self) -> bool:
-        """Whether only this process sees the files."""
-        protocol = self._fs.protocol
-        return "memory" in ((protocol,) if isinstance(protocol, str) else protocol)
-
-    def make_folder(self) -> None:
-        """Create the folder at the address, where the store has folders."""
-        with self._errors("write"):
-            self._fs.makedirs(self._base, exist_ok=True)
-
-    def sizes(self, folder: str) -> dict[str, int]:
-        """Sizes in bytes of all files beneath ``folder``, by names relative to it; empty if there is none."""
-        base = self._path(folder)
-        with self._errors("read"):
-            # A cached listing may lack what other machines wrote since.
-            self._fs.invalidate_cache()
-            entries = self._fs.find(base, detail=True)
-        # Some stores list a file as its own content.
-        below = {str(path): info for path, info in entries.items() if str(path).startswith(base + "/")}
-        return {path[len(base) + 1 :]: int(info["size"]) for path, info in below.items()}
-
-    def read(self, name: str) -> bytes | None:
-        """Content of a file; None if there is no such file."""
-        with self._errors("read"):
-            self._fs.invalidate_cache()
-            try:
-                return bytes(self._fs.cat_file(self._path(name)))
-            except FileNotFoundError:
-                return None
-
-    def digest(self, name: str, size: int) -> str:
-        """Digest of a file of ``size`` bytes; see `file_digest`."""
-        with self._errors("read"), self._fs.open(self._path(name), "rb") as file:
-            return stream_digest(file, size)
-
-    def write(self, name: str, data: bytes) -> None:
-        with self._errors("write"):
-            self._fs.pipe_file(self._path(name), data)
-
-    def upload(self, source: Path, folder: str, names: Sequence[str]) -> None:
-        """Copy files of the local folder ``source`` into ``folder``."""
-        targets = [self._path(folder, name) for name in names]
-        with self._errors("write"):
-            for parent in {target.rpartition("/")[0] for target in targets}:
-                self._fs.makedirs(parent, exist_ok=True)
-            self._fs.put([str(source / name) for name in names], targets)
-
-    def download(self, folder: str, names: Sequence[str], target: Path) -> None:
-        """Copy files of ``folder`` into the local folder ``target``."""
-        for parent in {(target / name).parent for name in names}:
-            parent.mkdir(parents=True, exist_ok=True)
-        with self._errors("read"):
-            self._fs.get([self._path(folder, name) for name in names], [str(target / name) for name in names])
-
-    def remove(self, names: Collection[str]) -> None:
-        """Remove files in this order; missing ones are skipped."""
-        with self._errors("write"):
-            for name in names:
-                # One by one: lists are read as glob patterns, and names may contain brackets.
-                with suppress(FileNotFoundError):
-                    self._fs.rm_file(self._path(name))
-
-    def _path(self, *names: str) -> str:
-        return "/".join([self._base, *(name for name in names if name)])
-
-    @contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except StreamReconError:
-            raise
-        except Exception as error:
-            # Stores raise errors of their client libraries, many of which are no OSError.
-            reason = " ".join(str(error).split()) or "no reason given"
-            raise OutputError(f"cannot {what} {self.address}: {type(error).__name__}: {reason}") from error
 
 
 HEARTBEAT_SECONDS = 5.0
@@ -279,7 +177,7 @@ class RemoteStore:
         sizes = self._files.sizes(name)
         if manifest is None:
             return CheckResult(None, "unfinished" if sizes else "not there")
-        return check_files(manifest, key, sizes, lambda file: self._files.digest(f"{name}/{file}", sizes[file]))
+        return check_files(manifest, key, sizes, lambda file: self._digest(f"{name}/{file}", sizes[file]))
 
     def read(self, name: str) -> bytes | None:
         return self._files.read(name)
@@ -346,6 +244,10 @@ class RemoteStore:
             return self._files.read(f"{name}/{DEPTH_FOLDER}/{frames[len(frames) // 2]}") if frames else None
         except OutputError:
             return None
+
+    def _digest(self, name: str, size: int) -> str:
+        with self._files.open(name) as file:
+            return stream_digest(file, size)
 
     def _remove_own(self, folder: str, files: Sequence[str]) -> None:
         """Remove files, manifests first, so that a partly removed result does not count."""

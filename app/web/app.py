@@ -49,8 +49,8 @@ def make_app(
     store = JobStore(data.queue)
     runner = JobRunner(store, data, jobs, limits.scans, program)
     viewers = Viewers(runner, data, limits)
-    runner.on_ended = viewers.note_end
     routes, proxy = Routes(data, store, runner, viewers, limits), ViewerProxy(viewers)
+    runner.on_ended, runner.take = viewers.note_end, routes.uploads.take
     metrics = ServerMetrics()
     sessions = Sessions(engine, routes.scans, metrics, limits)
     health = Health(routes, sessions, metrics, limits)

@@ -1,5 +1,6 @@
 """Command lines of jobs, and the options that a page may set."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,12 @@ from stream_recon.configs.errors import ConfigError
 ADDRESS = re.compile(r"(rtsps?|https?|rtmps?|srt|udp|tcp)://[^\s\x00-\x1f]{1,2000}", re.IGNORECASE)
 """Addresses that a page may give; paths of this machine are not among them."""
 CAMERA = re.compile(r"[0-9]{1,2}")
+STORES_VARIABLE = "STREAM_RECON_STORES"
+"""Environment variable: addresses such as ``s3://bucket/folder``, with commas, below which jobs read and write."""
+STORE = re.compile(r"(?!(file|local|memory|data|https?):)[a-z][a-z0-9+.-]+://[\w.-]+(/(?!\.+(/|$))[\w.-]+)*/?")
+STORED = re.compile(r"[a-z][a-z0-9+.:-]+://.*", re.IGNORECASE | re.DOTALL)
+PART = r"/(?!\.{1,2}(/|$))[^/\\:*?\[\]#%\x00-\x1f\x7f]{1,255}"
+"""Part of a path in a store, which leads to no other folder, and is no pattern of several."""
 SCALE = "(marker:[0-9]+([.][0-9]+)?|height:[0-9]+([.][0-9]+)?|frames:[0-9]+,[0-9]+,[0-9]+([.][0-9]+)?|exif)"
 """Sources of metric scale without a file."""
 Schema = dict[str, Any]
@@ -28,6 +35,7 @@ OPTIONS: dict[str, tuple[Schema, Callable[[Any], list[str]]]] = {
     "mesh": (BOOLEAN, lambda value: [] if value else ["--no-mesh"]),
     "dense": (BOOLEAN, lambda value: [] if value else ["--dense", "off"]),
     "mapping": ({"type": "string", "enum": ["full", "stream", "off"]}, lambda value: ["--mapping", value]),
+    "output": ({"type": "string"}, lambda value: []),
 }
 """Options of a reconstruction that a page may set: schemas of their values, and their words on the command line."""
 BOX = re.compile(r"-?\d{1,9}(\.\d{1,9})?(,-?\d{1,9}(\.\d{1,9})?){5,6}")
@@ -58,6 +66,8 @@ def checked_options(values: object) -> dict[str, Any]:
     for name, value in values.items():
         if name not in OPTIONS or not (value is None or _fits(OPTIONS[name][0], whole(value))):
             raise ConfigError(f"the option {str(name)[:40]} has no such value")
+        if name == "output" and value is not None:
+            checked_store(value)
         options |= {} if value is None else {name: whole(value)}
     return options
 
@@ -98,9 +108,38 @@ def checked_title(title: object) -> str:
 def checked_address(address: object) -> str:
     """A stream address or camera number from a page. Raises ConfigError."""
     text = address.strip() if isinstance(address, str) else ""
+    if is_stored(text):
+        return checked_store(text)
     if not (ADDRESS.fullmatch(text) or CAMERA.fullmatch(text)):
         raise ConfigError("give an address such as rtsp://host/stream, or the number of a camera of the server")
     return text
+
+
+def store_pattern() -> str:
+    """Pattern of the addresses in stores that jobs may read and write; empty: none. Raises ConfigError."""
+    places = [each.strip() for each in os.environ.get(STORES_VARIABLE, "").split(",") if each.strip()]
+    if wrong := [at for at, each in enumerate(places, 1) if not STORE.fullmatch(each)]:
+        raise ConfigError(
+            f"{STORES_VARIABLE}: entry {wrong[0]} is no folder of a store: use s3://BUCKET/FOLDER, with commas; "
+            "keys of access have variables of their own, and file, memory and http are no stores"
+        )
+    return "|".join(f"{re.escape(each.rstrip('/'))}({PART})+" for each in places)
+
+
+def checked_store(address: str) -> str:
+    """An address that the operator allows. Raises ConfigError, which does not repeat it: it may have credentials."""
+    pattern = store_pattern()
+    if not pattern or not re.fullmatch(pattern, address) or len(address) > 1000:
+        raise ConfigError(
+            f"this address of {address.partition(':')[0][:20]} is not in a store that this server may use: "
+            f"its operator names them in {STORES_VARIABLE}"
+        )
+    return address
+
+
+def is_stored(source: str) -> bool:
+    """Whether a source is an address in a store."""
+    return not is_live(source) and STORED.fullmatch(source) is not None
 
 
 def is_live(source: str) -> bool:

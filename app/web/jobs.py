@@ -25,9 +25,11 @@ from stream_recon.app.web.limits import USER
 from stream_recon.app.web.threads import in_thread
 from stream_recon.configs.errors import OutputError, ResourceError, StreamReconError
 
-Kind = Literal["reconstruct", "scan", "refine", "export"]
+Kind = Literal["reconstruct", "scan", "refine", "export", "store"]
 State = Literal["queued", "running", "stopped", "done", "failed"]
-LANES: dict[str, tuple[Kind, ...]] = {"work": ("reconstruct", "refine"), "export": ("export",), "scan": ("scan",)}
+LANES: dict[str, tuple[Kind, ...]] = {
+    "work": ("reconstruct", "refine"), "export": ("export", "store"), "scan": ("scan",),
+}  # fmt: skip
 """Kinds of jobs that wait for one another. A short export does not wait for a long run, and a scan never waits."""
 LARGEST_ID = 2**53
 """Largest number of a job that is read; after SQLite's own largest one, no job could be added."""
@@ -75,7 +77,7 @@ class WebJob:
     name: str
     """Name of its result folder."""
     source: str
-    """Path or address that is reconstructed; format of an export."""
+    """Path or address that is reconstructed; format of an export; address to which a result is copied."""
     options: dict[str, Any]
     state: State
     error: str
@@ -247,6 +249,12 @@ class JobStore:
             "update jobs set state=?, error=?, started=coalesce(?, started), ended=? where id=?",
             (state, error, started, ended, number),
         )
+
+    def set_source(self, number: int, source: str) -> None:
+        """Let a job, which reconstructs an address, go on with what was fetched from there."""
+        self._changed.set()
+        self.connection.execute("update jobs set source=? where id=?", (source, number))
+        self.connection.execute("insert or ignore into made select name, source from jobs where id=?", (number,))
 
     def rename(self, old: str, new: str) -> None:
         """Let the jobs of a result follow its new name."""

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from stream_recon.app.web.access import SAFE_METHODS
-from stream_recon.app.web.commands import ADDRESS, BOOLEAN, BOX, CAMERA, OPTIONS, WEB_EXPORTS, Schema
+from stream_recon.app.web.commands import ADDRESS, BOOLEAN, BOX, CAMERA, OPTIONS, WEB_EXPORTS, Schema, store_pattern
 from stream_recon.app.web.limits import RETRY, WebLimits
 from stream_recon.app.web.monitoring import Labels, ServerMetrics, resident_bytes
 from stream_recon.app.web.routes import Routes
@@ -85,9 +85,13 @@ class Health:
 
 def operations(routes: Routes, health: Health) -> list[Operation]:
     """All of them."""
-    options = {"options?": _or_null(_object({f"{name}?": _or_null(schema) for name, (schema, _) in OPTIONS.items()}))}
+    store = store_pattern()
+    schemas = {name: schema for name, (schema, _) in OPTIONS.items() if name != "output"}
+    schemas |= {"output": _text(f"({store})")} if store else {}
+    options = {"options?": _or_null(_object({f"{name}?": _or_null(schema) for name, schema in schemas.items()}))}
     new: Keys = {"name": TEXT, "size": {"type": "integer", "minimum": 1, "maximum": LARGEST_SIZE}, **options}
-    source: Keys = {"address": _text(f"({ADDRESS.pattern}|{CAMERA.pattern})"), "name?": _or_null(ANY_TEXT), **options}
+    sources = [ADDRESS.pattern, CAMERA.pattern, *filter(None, [store])]
+    source: Keys = {"address": _text(f"({'|'.join(sources)})"), "name?": _or_null(ANY_TEXT), **options}
     export: Keys = {"format": {"enum": list(WEB_EXPORTS)}, "box?": _or_null(_text(BOX.pattern))}
     offset: Keys = {"offset": {"type": "integer", "minimum": 0, "maximum": LARGEST_SIZE}}
     table = [
@@ -97,7 +101,7 @@ def operations(routes: Routes, health: Health) -> list[Operation]:
         Operation("PATCH", "/api/uploads/{id}", routes.upload, "append a piece", "*/*", offset),
         Operation("DELETE", "/api/uploads/{id}", routes.upload, "remove an upload"),
         Operation(
-            "POST", "/api/sources", routes.add_source, "reconstruct a stream or a camera of the server",
+            "POST", "/api/sources", routes.add_source, "reconstruct a stream, a camera, or a file in a store",
             source, status=201,
         ),
         Operation("GET", "/api/jobs", routes.jobs, "the latest jobs, the newest first"),

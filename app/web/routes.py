@@ -183,9 +183,10 @@ class Routes:
         """Reconstruct a camera or an address."""
         body = await json_of(request, "address", "name", "options")
         address = commands.checked_address(body.get("address"))
-        title = (
-            commands.checked_title(body.get("name")) or address.partition("://")[2].partition("/")[0].rpartition("@")[2]
-        )
+        host, _, path = address.partition("://")[2].partition("/")
+        file = path.rpartition("/")[2]
+        stem = file.rpartition(".")[0] or file if commands.is_stored(address) else host.rpartition("@")[2]
+        title = commands.checked_title(body.get("name")) or stem
         name = self._data.free_name(str(title or f"camera-{address}")[:200], self.store.names())
         job = await self._add_stored("reconstruct", name, address, commands.checked_options(body.get("options")))
         return JSONResponse({"job": job.id, "name": job.name}, 201)
@@ -327,6 +328,8 @@ class Routes:
         if job.state == "running":
             progress = shown["progress"] = self._runner.progress(job.id)
             shown["viewer"] = job.kind in ("reconstruct", "scan") and isinstance(progress.get("port"), int)
+        if job.kind == "store":
+            shown["output"] = job.source
         if job.kind == "export":
             shown["label"] = job.source
             with suppress(ConfigError, OSError):  # a format of another version has neither

@@ -8,8 +8,9 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from stream_recon.app.core.platform import END, INTERRUPT, KILL, child_options
 from stream_recon.app.core.progress_file import VARIABLE, read_progress
 from stream_recon.app.export.target import pack
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
-from stream_recon.app.web.commands import arguments, export_file, export_target, is_live
+from stream_recon.app.web.commands import arguments, checked_store, export_file, export_target, is_live, is_stored
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import LANES, JobStore, WebJob
-from stream_recon.app.web.limits import ConflictError
+from stream_recon.app.web.limits import USER, ConflictError
 from stream_recon.app.web.threads import LONG_SECONDS, in_thread
+from stream_recon.app.web.transfer import TRANSFER
+from stream_recon.app.web.uploads import MAX_BYTES, Stored
 from stream_recon.configs.errors import OutputError, StreamReconError
 
 PROGRAM = (sys.executable, "-m", "stream_recon")
@@ -47,6 +50,8 @@ class JobRunner:
     def __init__(self, store: JobStore, data: DataFolder, runs: int, scans: int, program: Sequence[str]) -> None:
         """``runs``, ``scans``: reconstructions and scans at a time; ``program``: the command that runs them."""
         self._store, self._data, self._program = store, data, program
+        self.take: Callable[[Path, str], Awaitable[Stored]]
+        """Stores a file that was fetched, by its title; see `Uploads.take`."""
         self._limits = {"work": runs, "export": 1, "scan": scans}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._processes: dict[int, asyncio.subprocess.Process] = {}
@@ -94,7 +99,8 @@ class JobRunner:
             return
         if job.kind == "reconstruct" and is_live(job.source) and (self._data.path / job.name).exists():
             raise ConflictError("a camera or stream cannot be read again: what was reconstructed is kept")
-        if job.kind == "reconstruct" and not is_live(job.source) and not Path(job.source).exists():
+        is_elsewhere = is_live(job.source) or is_stored(job.source)
+        if job.kind == "reconstruct" and not is_elsewhere and not Path(job.source).exists():
             raise ConflictError("its upload is gone: upload it again")
         self._store.set_state(number, "queued")
         self.start()
@@ -133,12 +139,14 @@ class JobRunner:
             _send(process, KILL)
 
     async def _run(self, job: WebJob) -> None:
-        folder = self._data.jobs / str(job.id)
+        USER.set(self._store.users.get(job.id, ""))
         try:
             await self._wait_for_lock(job)
-            code = None if job.id in self._stopping else await self._execute(job, folder)
+            code = None if job.id in self._stopping else await self._work(job)
             if code == DONE and job.kind == "export":
                 await in_thread(_pack, job, self._data, limit_s=LONG_SECONDS)
+            if code == DONE and "output" in job.options:
+                self._store.add("store", job.name, job.options["output"], {})
             self._note_end(job, code)
         except Exception as error:  # a job that cannot be run ends, whatever the reason
             if not isinstance(error, OSError | StreamReconError):
@@ -154,7 +162,24 @@ class JobRunner:
             if not self._closing:
                 self.start()
 
-    async def _execute(self, job: WebJob, folder: Path) -> int:
+    async def _work(self, job: WebJob) -> int:
+        """Run a job, whose input is fetched first if it is in a store; gives the exit code."""
+        if job.kind == "store":
+            words = "put", str(self._data.path / job.name), checked_store(job.source)
+            return await self._execute(job, (*TRANSFER, *words))
+        if job.kind == "reconstruct" and is_stored(job.source):
+            file = self._data.jobs / str(job.id) / "input"
+            room = min(MAX_BYTES, await in_thread(self._data.free_bytes, USER.get()))
+            code = await self._execute(job, (*TRANSFER, "get", checked_store(job.source), str(file), str(room)))
+            if code != DONE:
+                return code
+            stored = await self.take(file, job.source.rpartition("/")[2])
+            job = replace(job, source=str(stored.path))
+            self._store.set_source(job.id, job.source)
+        return await self._execute(job, (*self._program, *arguments(job, self._data)))
+
+    async def _execute(self, job: WebJob, words: Sequence[str]) -> int:
+        folder = self._data.jobs / str(job.id)
         folder.mkdir(mode=0o700, exist_ok=True)
         self._file(job.id).unlink(missing_ok=True)
         if job.kind == "export":
@@ -164,7 +189,7 @@ class JobRunner:
             (folder / name).unlink(missing_ok=True)
         with new_file(folder / "out.txt", 0o600) as out, new_file(folder / "err.txt", 0o600) as err:
             process = await asyncio.create_subprocess_exec(
-                *(*self._program, *arguments(job, self._data)),
+                *words,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

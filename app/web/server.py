@@ -27,6 +27,7 @@ from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, ou
 from stream_recon.app.web.access import AccessPolicy, ProxyUsers
 from stream_recon.app.web.app import make_app
 from stream_recon.app.web.certificate import own_certificate
+from stream_recon.app.web.commands import store_pattern
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.scans import MAX_FRAME_BYTES
 from stream_recon.configs.errors import ConfigError, OutputError, PortInUseError, ResourceError
@@ -221,6 +222,7 @@ class Server:
         tls = _certificate(options, data)
         self.has_tls = tls is not None
         self.users = ProxyUsers.of(os.environ)
+        store_pattern()  # refuses a setting that is none
         token = _kept_token(data) if options.token and (self.is_open or self.users) else None
         self._socket = _listen(options.host, options.port)
         self.port = int(self._socket.getsockname()[1])

@@ -103,9 +103,18 @@ class Uploads:
         shown = "".join(c if c.isprintable() else "?" for c in title)[: 2 * MAX_NAME]
         upload = Upload(secrets.token_hex(8), shown, size, options, time.time())
         write_new(self.path(upload), b"", 0o600)
+        return self._added(upload)
+
+    async def take(self, file: Path, title: str) -> Stored:
+        """Store a file of the server, which is moved, as an upload that is complete. Raises InputError, OSError."""
+        upload = Upload(secrets.token_hex(8), title, file.stat().st_size, {}, time.time())
+        file.replace(self.path(upload))
+        return await self.complete(self._added(upload))
+
+    def _added(self, upload: Upload) -> Upload:
         self._db.execute(
             "insert into uploads(id, title, size, options, created) values(?, ?, ?, ?, ?)",
-            (upload.id, upload.title, upload.size, json.dumps(options), upload.created),
+            (upload.id, upload.title, upload.size, json.dumps(upload.options), upload.created),
         )
         self._users[upload.id] = USER.get()
         return upload

@@ -12,7 +12,7 @@ from pathlib import Path
 from stream_recon.app.core.platform import INTERRUPT, child_options
 from stream_recon.app.core.progress_file import VARIABLE, read_progress
 from stream_recon.app.web.data_folder import DataFolder
-from stream_recon.app.web.jobs import WebJob
+from stream_recon.app.web.jobs import LANES, WebJob
 from stream_recon.app.web.limits import MissingError, WebLimits
 from stream_recon.app.web.runner import NICENESS, JobRunner
 from stream_recon.configs.errors import ResourceError
@@ -62,7 +62,7 @@ class Viewers:
 
     def note_end(self, job: WebJob) -> None:
         """Close the viewer of a result that a job has changed; its pages connect again by themselves."""
-        if job.kind != "export":
+        if job.kind not in LANES["export"]:
             task = asyncio.create_task(self.close(job.name))
             self._tasks.add(task)  # the event loop alone would not keep it
             task.add_done_callback(self._tasks.discard)

@@ -125,7 +125,7 @@ function jobText(job) {
   if (job.state === "done") return job.file ? `${job.file}${job.bytes ? `, ${bytes(job.bytes)}` : ""}` : "done";
   if (job.state !== "running") return "";
   const p = job.progress || {};
-  if (!p.step) return job.kind === "export" ? "exporting" : "starting";
+  if (!p.step) return {export: "exporting", store: `to ${job.output}`}[job.kind] || "starting";
   const count = p.total ? `${Math.round(p.done)} of ${Math.round(p.total)}` : `${Math.round(p.done)}`;
   const what = p.step === "refining" ? `refining, ${Math.round(p.done)} %` : p.step === "frames" ? `${job.kind === "export" ? "exporting" : "reconstructing"}: frame ${count}` : `${STEPS[p.step] || p.step}: ${count}`;
   return [what, p.fps ? `${p.fps.toFixed(1)} frames/s` : "", p.left !== null && p.left !== undefined ? `about ${clock(p.left)} left` : "", p.text, job.arrives === "now" ? "the upload goes on" : job.arrives ? "waits for the rest of its upload" : ""].filter(Boolean).join(", ");
@@ -134,7 +134,7 @@ function jobText(job) {
 const viewPath = name => `view/${encodeURIComponent(name)}/`;
 
 function jobBar(job) {
-  const kind = {reconstruct: "", scan: "Scan: ", refine: "Refine: ", export: `${job.label}: `}[job.kind];
+  const kind = {reconstruct: "", scan: "Scan: ", refine: "Refine: ", store: "Store: ", export: `${job.label}: `}[job.kind];
   const actions = [];
   const open = job.state === "queued" || job.state === "running";
   if (job.viewer) actions.push(make("a", {class: "button primary", href: viewPath(job.name), target: "_blank", rel: "noopener"}, "Watch"));

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch.remote_store import RemoteFiles, RemoteStore, open_store, remote_lock
+from stream_recon.app.batch.remote_store import RemoteStore, open_store, remote_lock
 from stream_recon.app.batch.store import LOCK_NAME, LocalStore
+from stream_recon.app.core.remote_files import RemoteFiles
 from stream_recon.configs.errors import ConfigError, OutputError, ResourceError
 from tests.app.batch.fakes import RoomLoader, batch_of, result_files, room_scene, run, states
 
@@ -201,7 +202,7 @@ def test_an_address_that_cannot_be_used_says_why(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ConfigError, match="nonsense://a is no address that fsspec knows"):
         open_store("nonsense://a")
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    with pytest.raises(ResourceError, match=r"s3://bucket/a needs a further package: .*s3fs"):
+    with pytest.raises(ResourceError, match="s3://bucket/a needs s3fs: pip install s3fs"):
         open_store("s3://bucket/a")
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(ResourceError, match="pip install fsspec"):
@@ -222,3 +223,16 @@ def test_an_error_of_any_store_is_one_line(files: RemoteFiles, monkeypatch: pyte
     with pytest.raises(OutputError) as raised:
         files.sizes("")
     assert str(raised.value) == f"cannot read {files.address}: RuntimeError: Unable to locate credentials"
+
+
+def test_an_error_shows_no_credentials(files: RemoteFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries quote what they signed, and what a store refused."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden/hidden+")
+    said = "403 for https://me:word@host/file?X-Amz-Signature=abc with hidden/hidden+"
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "find", raises(PermissionError(said)))
+    with pytest.raises(OutputError) as raised:
+        files.sizes("")
+    assert str(raised.value).endswith("PermissionError: 403 for https://***@host/file?*** with ***")
+    with pytest.raises(ConfigError, match=r"nonsense://\*\*\*@bucket is no address") as refused:
+        open_store("nonsense://key:word@bucket")
+    assert "word" not in str(refused.value)
