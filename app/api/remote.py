@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -85,28 +84,18 @@ class RemoteStream:
             image = cv2.imencode(".jpg", image[:, :, ::-1])[1].tobytes()
         data = base64.b64encode(image).decode()
         self._count += 1
-        self._send({"type": "video.frame", "frame": self._count - 1, "time": timestamp, "data": data})
-        items: list[RemoteResult | Revision] = []
-        while self._unanswered:
-            items += self._next()
-        return items
+        return self._exchange({"type": "video.frame", "frame": self._count - 1, "time": timestamp, "data": data})
 
     def finish(self) -> list[RemoteResult | Revision]:
         """End the stream; returns what was still to come. A second call returns nothing."""
-        items: list[RemoteResult | Revision] = []
-        if not self._is_over:
-            self._send({"type": "video.done"})
-        while not self._is_over:
-            items += self._next()
+        items = [] if self._is_over else self._exchange({"type": "video.done"})
         self._close()
         return items
 
     def __enter__(self) -> "RemoteStream":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:
             self.finish()
         self._close()
@@ -147,12 +136,17 @@ class RemoteStream:
         if self._segment >= 0 and self._unanswered and self._unanswered[0].get("time", 0.0) is None:
             self._unanswered[0]["time"] = self._time + 1 / NOMINAL_FPS
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _exchange(self, message: dict[str, Any]) -> list[RemoteResult | Revision]:
+        """Send a message; returns what came until it is answered."""
         if self._is_over:
             raise InputError("the stream is finished: connect again")
         self._unanswered.append(message)
         if len(self._unanswered) == 1:
             self._send_first()
+        items: list[RemoteResult | Revision] = []
+        while self._unanswered and not self._is_over:
+            items += self._next()
+        return items
 
     def _send_first(self) -> None:
         with suppress(ConnectionClosed, OSError):  # sent again once the next answer is waited for

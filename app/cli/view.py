@@ -1,6 +1,5 @@
 """Command ``view``, and the viewer of other commands."""
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from stream_recon.app.cli.downloads import VIEWER_EXPORTS, offer_result, result_
 from stream_recon.app.cli.options import Folder, Host, Port, PublicAddress, Token
 from stream_recon.app.cli.place import show_layers
 from stream_recon.app.core.progress_file import ProgressFile
-from stream_recon.configs.errors import ConfigError
 
 if TYPE_CHECKING:
     from stream_recon.app.result.folder import ResultFolder
@@ -54,8 +52,6 @@ def view_command(
     return DONE
 
 
-PUBLIC = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?", re.IGNORECASE)
-"""Form of a public address."""
 DEFAULT_PORTS = range(8080, 8180)
 """Ports that are tried in turn where no port was given."""
 
@@ -80,8 +76,6 @@ class ViewerChoice:
         Raises ResourceError where the port that was given is in use, or no port can be listened on; ConfigError: the
         public address is none.
         """
-        if self.public is not None and not PUBLIC.fullmatch(self.public):
-            raise ConfigError(f"--public-address {self.public}: use https://HOST or https://HOST/PATH, without a query")
         viewer = self._start(points)
         out.print(f"viewer: {viewer.url}")
         ProgressFile.from_environment().note(port=viewer.port)

@@ -24,7 +24,7 @@ from websockets.typing import Subprotocol
 from stream_recon.app.publishing.client_queue import ClientQueue
 from stream_recon.app.publishing.foxglove_messages import FoxgloveEncoder, channels
 from stream_recon.app.publishing.messages import NODE, Message, Topic, Transforms
-from stream_recon.app.viewer.guard import EVERYWHERE, MAX_CLIENTS, is_loopback, new_token, outward_address
+from stream_recon.app.viewer.guard import MAX_CLIENTS, is_loopback, new_token, shown_host
 from stream_recon.configs.errors import PortInUseError, ResourceError
 
 log = logging.getLogger(__name__)
@@ -103,9 +103,7 @@ class FoxgloveSink:
                 raise PortInUseError(f"port {port} is in use: {where}") from error
             raise ResourceError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
         self.port = int(next(iter(self._server.sockets)).getsockname()[1])
-        shown = outward_address(host) if host in EVERYWHERE else host
-        shown = f"[{shown}]" if ":" in shown else shown
-        self.url = f"{'ws' if tls is None else 'wss'}://{shown}:{self.port}"
+        self.url = f"{'ws' if tls is None else 'wss'}://{shown_host(host)}:{self.port}"
         if self._token is not None:
             self.url += f"/?token={self._token}"
 

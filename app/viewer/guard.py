@@ -5,6 +5,7 @@ resolve to it (DNS rebinding). So a request must have the viewer's own origin an
 token of the printed address.
 """
 
+import errno
 import hmac
 import http
 import ipaddress
@@ -21,6 +22,8 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
+
+from stream_recon.configs.errors import ConfigError, PortInUseError, ResourceError
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +51,42 @@ SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-
+PUBLIC = re.compile(r"https?://[^/?#@\s]+(/[\w./~-]*)?", re.IGNORECASE)
+"""Form of an address at which a proxy shows a server."""
 HOST = re.compile(r"[A-Za-z0-9.\-]{1,255}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
 
 
 def own_sockets(host: str) -> str:
     """Web sockets of a page's own address, for its policy: not all browsers count them as of the same origin."""
     return f"ws://{host} wss://{host}" if HOST.fullmatch(host) else ""
+
+
+def checked_public(address: str) -> str:
+    """The address at which a proxy shows a server, with a slash at the end. Raises ConfigError."""
+    if not PUBLIC.fullmatch(address):
+        usual = "use https://HOST or https://HOST/PATH, of letters, digits, dashes and dots"
+        raise ConfigError(f"--public-address {address}: {usual}")
+    return f"{address.rstrip('/')}/"
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens at an address; port 0: any free one. Raises PortInUseError, ResourceError."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+        made.listen(128)
+    except (OSError, OverflowError) as error:
+        made.close()
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise port_in_use(port) from error
+        raise ResourceError(f"cannot listen on {host} port {port} ({error}); choose with --host and --port") from error
+    return made
+
+
+def port_in_use(port: int) -> PortInUseError:
+    """Error of a port that another program has."""
+    return PortInUseError(f"port {port} is in use; choose another with --port")
 
 
 def is_loopback(host: str) -> bool:
@@ -75,6 +107,12 @@ def outward_address(host: str) -> str:
             return str(probe.getsockname()[0])
     except OSError:
         return socket.gethostname()
+
+
+def shown_host(host: str) -> str:
+    """The name in the address of a server that listens on ``host``."""
+    name = outward_address(host) if host in EVERYWHERE else host
+    return f"[{name}]" if ":" in name else name
 
 
 def new_token() -> str:

@@ -181,6 +181,7 @@ class Frustum(Node):
         self._view: TimelineView | None = None
         self._pose: NDArray[np.float64] | None = None
         self._shape: tuple[float, float, float] | None = None
+        self._faint = False
 
     def show(
         self,
@@ -189,23 +190,25 @@ class Frustum(Node):
         T_world_camera: NDArray[np.float64],
         quaternion: NDArray[np.float64],
         size: float,
+        *,
+        faint: bool = False,
     ) -> None:
-        """Send changes. ``quaternion``: the pose's rotation (`wxyz`)."""
+        """Send changes. ``quaternion``: the pose's rotation (`wxyz`); ``faint``: without its picture."""
         fov, aspect = view.shape(camera)
         scale = size * (EMPHASIS if self._emphasis else 1.0)
         moved = self._pose is None or not np.array_equal(self._pose, T_world_camera)
         shape = (fov, aspect, scale)
-        if self.handle is not None and self._view is view:
+        if self.handle is not None and self._view is view and self._faint == faint:
             if moved:
                 self.handle.wxyz, self.handle.position = quaternion, T_world_camera[:3, 3]
             if shape != self._shape:
                 self.handle.fov, self.handle.aspect, self.handle.scale = shape
             self._pose, self._shape = T_world_camera.copy(), shape
             return
-        self._view, self._pose, self._shape = view, T_world_camera.copy(), shape
+        self._view, self._pose, self._shape, self._faint = view, T_world_camera.copy(), shape, faint
         self.handle = self.server.scene.add_camera_frustum(
             self.name, fov, aspect, scale=scale, thickness=2.0 if self._emphasis else 1.0, thickness_units="screen",
-            color=self._color, image=view.image, jpeg_quality=80, wxyz=quaternion,
+            color=self._color, image=None if faint else view.image, jpeg_quality=80, wxyz=quaternion,
             position=T_world_camera[:3, 3].copy(), cast_shadow=False, receive_shadow=False,
         )  # fmt: skip
 

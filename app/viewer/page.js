@@ -19,7 +19,7 @@
       if (hidden.some(text => note.textContent.includes(text))) note.style.display = "none";
     if (!folded && matchMedia("(max-width: 36em)").matches) {
       const handle = document.querySelector('div[style*="cursor: pointer"][style*="height: 3.5em"]');
-      if (handle) { folded = true; handle.click(); }
+      if (handle) { folded = true; handle.click(); handle.dataset.streamReconMenu = ""; }
     }
     if (document.title !== TITLE) document.title = TITLE;
     readCut();
@@ -27,8 +27,13 @@
   };
   new MutationObserver(tidy).observe(document, {childList: true, subtree: true});
 
-  // On a phone the folded panel hides what it says: a caption says what happens, or what to do. A small view beside a
-  // camera's picture (#small) has no room for it.
+  const style = document.createElement("style");
+  style.textContent = "[data-stream-recon-menu]::after { content: 'Menu'; margin-left: auto; padding: 0 1em; font: bold 14px sans-serif }";
+  document.documentElement.append(style);
+
+  // A caption says that the scene loads until some of it is drawn. On a phone the folded panel hides what it says: there
+  // the caption says what happens, or what to do. A small view beside a camera's picture (#small) has no room for it.
+  let isDrawn = false;
   const isSmall = location.hash === "#small";
   // The client makes the address of its web socket from the page's, and a web socket's has no such part.
   if (isSmall) history.replaceState(null, "", location.pathname + location.search);
@@ -41,8 +46,9 @@
   };
   const readCaption = () => {
     if (!document.body) return;
-    const isShown = !isSmall && matchMedia("(max-width: 36em)").matches;
-    const words = isShown ? said("hint") || said("verdict") || said("status") : "";
+    const isPhone = matchMedia("(max-width: 36em)").matches;
+    const loading = said("status") ? `${said("status")}: loading the scene` : "Loading the scene";
+    const words = isSmall ? "" : !isDrawn ? loading : isPhone ? said("hint") || said("verdict") || said("status") : "";
     if (caption.textContent !== words) {
       caption.textContent = words;
       const verdict = document.querySelector("[data-stream-recon-verdict]");
@@ -142,7 +148,7 @@
         if (dot(cutPlanes[k].xyz, cutPosition.xyz) + cutPlanes[k].w * cutPosition.w < 0.0) discard;
       mainUncut();
     }`;
-  if (!window.WebGL2RenderingContext) return;
+  if (!window.WebGL2RenderingContext) { isDrawn = true; return; }
   const gl = WebGL2RenderingContext.prototype, {shaderSource, useProgram} = gl;
   gl.shaderSource = function (shader, source) {
     if (wanted(source))
@@ -158,10 +164,17 @@
     }
     this.cutProgram = program ? programs.get(program) : null;
   };
+  // A surface or points have more elements than a camera's picture, and splats more than lines.
+  const LEAST_DRAWN = 300, LEAST_SPLATS = 20000;
   for (const name of ["drawArrays", "drawElements", "drawArraysInstanced", "drawElementsInstanced"]) {
-    const draw = gl[name];
+    const draw = gl[name], isIndexed = name.includes("Elements");
     gl[name] = function (...args) {
       const program = this.cutProgram;
+      if (!isDrawn) {
+        const elements = isIndexed ? args[1] * (args[4] || 1) : args[2] * (args[3] || 1);
+        isDrawn = elements > (program && program.count ? LEAST_DRAWN : LEAST_SPLATS);
+        if (isDrawn) requestAnimationFrame(readCaption);
+      }
       if (program && program.count && program.version !== version) {
         program.version = version;
         this.uniform4fv(program.planes, values);

@@ -149,15 +149,16 @@ class ViewerScene:
             name = f"/cameras/{ordinal}"
             self.frusta.setdefault(ordinal, Frustum(self._server, name, CAMERA, emphasis=False))
         shown = [(self.frusta[ordinal], ordinal, view) for ordinal, view in views.items()]
-        newest = len(timeline) - 1
-        view = timeline.nearest_view(newest) if newest >= 0 else None
+        newest, is_whole = len(timeline) - 1, self.mesh is not None  # then pictures would hide the subject
+        view = timeline.nearest_view(newest) if newest >= 0 and not is_whole else None
         if view is None:
             self._current.remove()
         else:
             shown.append((self._current, newest, view))
         poses = timeline.poses[[ordinal for _, ordinal, _ in shown]]
         for (frustum, ordinal, view), pose, quaternion in zip(shown, poses, wxyz(poses[:, :3, :3]), strict=True):
-            frustum.show(view, timeline.intrinsics(ordinal), pose, quaternion, FRUSTUM_SIZE * typical_depth)
+            size = FRUSTUM_SIZE * typical_depth
+            frustum.show(view, timeline.intrinsics(ordinal), pose, quaternion, size, faint=is_whole)
 
 
 def _spaced_views(timeline: Timeline, typical_depth: float) -> dict[int, TimelineView]:

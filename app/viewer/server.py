@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import errno
 import logging
-import socket
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
@@ -21,7 +19,6 @@ from websockets.http11 import Request, Response
 
 from stream_recon.app.viewer import guard as guards
 from stream_recon.app.viewer.document import PageBody
-from stream_recon.configs.errors import PortInUseError, ResourceError
 
 log = logging.getLogger(__name__)
 
@@ -48,17 +45,7 @@ def start_server(
     address at which a proxy shows the viewer. Raises ResourceError where the port is in use (viser alone would move to
     the next free one), or cannot be listened on.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except (OSError, OverflowError) as error:
-            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-                raise _port_in_use(port) from error
-            raise ResourceError(
-                f"cannot listen on {host} port {port} ({error}); choose with --host and --port"
-            ) from error
+    guards.bound_socket(host, port).close()
     requests, messages = guards.RequestGuard(host, f"viser-v{viser.__version__}", token, public), guards.MessageGuard()
     with _quiet_console(), _guarded(requests, messages, page or PageBody()):
         server = viser.ViserServer(host=host, port=port, verbose=False)
@@ -70,7 +57,7 @@ def start_server(
     )
     if port not in (0, server.get_port()):
         stop_server(server)
-        raise _port_in_use(port)
+        raise guards.port_in_use(port)
     return server
 
 
@@ -185,7 +172,3 @@ def _find_control(server: Any, uuid: str) -> Any:
         if control is not None:
             return control
     return None
-
-
-def _port_in_use(port: int) -> PortInUseError:
-    return PortInUseError(f"port {port} is in use; choose another with --port")

@@ -19,7 +19,7 @@ from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.viewer.cameras import RESEND_S
 from stream_recon.app.viewer.document import PageBody
 from stream_recon.app.viewer.downloads import Downloads, vertex_count
-from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
+from stream_recon.app.viewer.guard import checked_public, is_loopback, new_token, shown_host
 from stream_recon.app.viewer.measure import METRE, Unit
 from stream_recon.app.viewer.nodes import MapLayer
 from stream_recon.app.viewer.panel import WAITING, PanelEvents
@@ -72,12 +72,11 @@ class Viewer:
         """
         self.is_open = public is not None or not is_loopback(host)
         """Whether other machines can reach the viewer."""
+        address = None if public is None else checked_public(public)
         secret = new_token() if token and self.is_open else None
         self._page = PageBody()
         self._server = start_server(host, port, secret, self._page, public)
-        shown_host = outward_address(host) if host in EVERYWHERE else host
-        shown_host = f"[{shown_host}]" if ":" in shown_host else shown_host
-        self.url = (public or f"http://{shown_host}:{self._server.get_port()}").rstrip("/")
+        self.url = (address or f"http://{shown_host(host)}:{self._server.get_port()}").rstrip("/")
         if secret is not None:
             self.url += f"/?token={secret}"
         self._wake = threading.Condition()

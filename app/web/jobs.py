@@ -231,10 +231,6 @@ class JobStore:
         """Jobs of a result, the newest first."""
         return self._select("where name=? order by id desc", (name,))
 
-    def stopped_because(self, reason: str) -> list[WebJob]:
-        """Jobs that were stopped for a reason."""
-        return self._select("where state='stopped' and error=?", (reason,))
-
     def names(self) -> set[str]:
         """Names of results that jobs have or will have."""
         return {str(row[0]) for row in self.connection.execute("select distinct name from jobs")}

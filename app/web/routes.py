@@ -152,8 +152,9 @@ class Routes:
             for job in self._jobs_of(upload):
                 if job.state == "running" and self._waits(job, _changed(self.uploads.path(upload))):
                     await self._runner.stop(job.id, STALLED)
-        for job in self.store.stopped_because(STALLED):
-            if not is_growing(Path(job.source)) and Path(job.source).exists():
+        for job in self.store.all():
+            is_stalled = job.state == "stopped" and job.error == STALLED
+            if is_stalled and not is_growing(Path(job.source)) and Path(job.source).exists():
                 self._runner.resume(job.id)
 
     def _waits(self, job: WebJob, last_byte: float) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import h11
 import uvicorn
@@ -23,14 +22,14 @@ from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.output_file import replacing
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
+from stream_recon.app.viewer.guard import bound_socket, checked_public, is_loopback, new_token, port_in_use, shown_host
 from stream_recon.app.web.access import AccessPolicy, ProxyUsers
 from stream_recon.app.web.app import make_app
 from stream_recon.app.web.certificate import own_certificate
 from stream_recon.app.web.commands import store_pattern
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.scans import MAX_FRAME_BYTES
-from stream_recon.configs.errors import ConfigError, OutputError, PortInUseError, ResourceError
+from stream_recon.configs.errors import ConfigError, OutputError, PortInUseError
 
 DEFAULT_PORT = 8080
 PORTS_TRIED = 100
@@ -216,7 +215,7 @@ class Server:
             raise
 
     def _open(self, options: ServeOptions, data: DataFolder) -> None:
-        address = _checked_public(options.public)
+        address = None if options.public is None else checked_public(options.public)
         self.is_open = not is_loopback(options.host) or address is not None
         """Whether other machines can reach the server."""
         tls = _certificate(options, data)
@@ -226,9 +225,7 @@ class Server:
         token = _kept_token(data) if options.token and (self.is_open or self.users) else None
         self._socket = _listen(options.host, options.port)
         self.port = int(self._socket.getsockname()[1])
-        shown = outward_address(options.host) if options.host in EVERYWHERE else options.host
-        shown = f"[{shown}]" if ":" in shown else shown
-        base = address or f"{'https' if tls else 'http'}://{shown}:{self.port}/"
+        base = address or f"{'https' if tls else 'http'}://{shown_host(options.host)}:{self.port}/"
         self.url = base + (f"?token={token}" if token else "")
         application = make_app(data, AccessPolicy(options.host, token, self.has_tls, address, self.users), options.jobs)
         logger = logging.getLogger("uvicorn.error")
@@ -277,18 +274,6 @@ def qr_code(url: str) -> str | None:
     return out.getvalue()
 
 
-def _checked_public(address: str | None) -> str | None:
-    """The address at which a proxy shows the server, with a slash at the end. Raises ConfigError."""
-    if address is None:
-        return None
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ConfigError(f"--public-address {address}: use https://HOST or https://HOST/PATH, without a query")
-    if not all(c.isalnum() or c in "/-_.~" for c in parts.path):
-        raise ConfigError(f"--public-address {address}: its path has letters, digits, dashes and dots only")
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/"
-
-
 def _certificate(options: ServeOptions, data: DataFolder) -> ssl.SSLContext | None:
     """The certificate and key of the server; None: it does not encrypt. Raises ConfigError, OutputError."""
     if (options.cert is None) != (options.key is None):
@@ -319,22 +304,10 @@ def _kept_token(data: DataFolder) -> str:
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """A bound socket. Raises ResourceError."""
-    tried = [port] if port is not None else range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for number in tried:
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            bound.bind((host, number))
-            bound.listen(128)
-        except (OSError, OverflowError) as error:
-            bound.close()
-            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-                continue
-            raise ResourceError(
-                f"cannot listen on {host} port {number} ({error}); choose with --host, --port"
-            ) from error
-        bound.set_inheritable(False)
-        return bound
-    raise PortInUseError(f"port {port or DEFAULT_PORT} is in use; choose another with --port")
+    """A socket that listens. Raises ResourceError."""
+    if port is not None:
+        return bound_socket(host, port)
+    for number in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED):
+        with suppress(PortInUseError):
+            return bound_socket(host, number)
+    raise port_in_use(DEFAULT_PORT)

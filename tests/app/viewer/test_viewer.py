@@ -285,6 +285,9 @@ def test_a_mesh_replaces_the_surfaces(viewer: Viewer, tmp_path: Path) -> None:
         viewer.show_mesh(tmp_path / "mesh.glb", np.diag([1.0, -1, -1]))
         client.sync()
         assert client.names("/surface/") == ["/surface/mesh"]
+        cameras = client.names("/cameras/")
+        assert cameras and "/cameras/current" not in cameras, "no picture stands before the whole subject"
+        assert all(client.nodes[name]["_image_data"] is None for name in cameras)
         np.testing.assert_allclose(np.abs(client.nodes["/surface/mesh"]["wxyz"]), [0, 1, 0, 0], atol=1e-9)
         client.wait_for(lambda: f"mesh of {count:,} triangles" in client.counts)
     assert viewer.shows_mesh

@@ -296,6 +296,8 @@ def test_a_phone_has_a_folded_panel_and_all_of_the_picture(browser: Any, fed: tu
         wait_for(lambda: share_in_view(viewer, client) > 0.85)
         panel = browser.find_element("xpath", "//body//*[text()='kitchen']").rect
         assert panel["y"] > 0.9 * 844
+        menu = "return getComputedStyle(document.querySelector('[data-stream-recon-menu]'), '::after').content"
+        assert browser.execute_script(menu) == '"Menu"'
         # The panel is folded: a line above the picture says how good the result is, and not what was done last.
         viewer.status("mesh of 1,234 triangles")
         wait_for(lambda: browser.find_elements("xpath", "//body/div[text()='mesh of 1,234 triangles']"))
