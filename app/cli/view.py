@@ -118,9 +118,15 @@ class ViewerChoice:
 
 def show_all(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[["OutputError"], None]) -> int:
     """Show a finished result with its mesh, files and layers; returns the number of its frames that are shown."""
+    from stream_recon.app.result.metric_scale import T_current_own
+
+    has_one_unit = T_current_own(result.run).scale == 1
+    if has_one_unit:  # the mesh comes first, whole: no surfaces of keyframes are sent then
+        offer_result(viewer, result.folder)
     count = show_result(viewer, result, on_damaged)
     viewer.finish()
-    offer_result(viewer, result.folder)
+    if not has_one_unit:  # the first poses do not fit the mesh
+        offer_result(viewer, result.folder)
     show_layers(viewer, result)
     return count
 

@@ -11,8 +11,6 @@ from stream_recon.configs.errors import ConfigError, OutputError, StreamReconErr
 
 SECRET = re.compile("key|secret|token|passw|credential|sas|connection", re.IGNORECASE)
 """Words in names of environment variables whose values are not shown."""
-SECRET_LENGTH = 6
-"""Characters of such a value; shorter ones are words of other texts."""
 LOGIN, QUERY = re.compile(r"://[^/\s@]+@"), re.compile(r"(://[^\s?]+)[?]\S+")
 """Parts of an address that may hold credentials: a name with a password, and a signed query."""
 
@@ -126,6 +124,6 @@ class RemoteFiles:
 def _without_secrets(text: str) -> str:
     """A text without credentials: libraries quote addresses that they have signed, and keys that a store refuses."""
     for name, value in os.environ.items():
-        if SECRET.search(name) and len(value) >= SECRET_LENGTH:
+        if SECRET.search(name) and len(value) > 5:  # shorter ones are words of other texts
             text = text.replace(value, "***")
     return QUERY.sub(r"\1?***", LOGIN.sub("://***@", text))

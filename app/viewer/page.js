@@ -165,7 +165,7 @@
     this.cutProgram = program ? programs.get(program) : null;
   };
   // A surface or points have more elements than a camera's picture, and splats more than lines.
-  const LEAST_DRAWN = 300, LEAST_SPLATS = 20000;
+  const LEAST_DRAWN = 1000, LEAST_SPLATS = 20000;
   for (const name of ["drawArrays", "drawElements", "drawArraysInstanced", "drawElementsInstanced"]) {
     const draw = gl[name], isIndexed = name.includes("Elements");
     gl[name] = function (...args) {

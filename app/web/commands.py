@@ -17,7 +17,6 @@ CAMERA = re.compile(r"[0-9]{1,2}")
 STORES_VARIABLE = "STREAM_RECON_STORES"
 """Environment variable: addresses such as ``s3://bucket/folder``, with commas, below which jobs read and write."""
 STORE = re.compile(r"(?!(file|local|memory|data|https?):)[a-z][a-z0-9+.-]+://[\w.-]+(/(?!\.+(/|$))[\w.-]+)*/?")
-STORED = re.compile(r"[a-z][a-z0-9+.:-]+://.*", re.IGNORECASE | re.DOTALL)
 PART = r"/(?!\.{1,2}(/|$))[^/\\:*?\[\]#%\x00-\x1f\x7f]{1,255}"
 """Part of a path in a store, which leads to no other folder, and is no pattern of several."""
 SCALE = "(marker:[0-9]+([.][0-9]+)?|height:[0-9]+([.][0-9]+)?|frames:[0-9]+,[0-9]+,[0-9]+([.][0-9]+)?|exif)"
@@ -139,7 +138,7 @@ def checked_store(address: str) -> str:
 
 def is_stored(source: str) -> bool:
     """Whether a source is an address in a store."""
-    return not is_live(source) and STORED.fullmatch(source) is not None
+    return "://" in source and not is_live(source)
 
 
 def is_live(source: str) -> bool:

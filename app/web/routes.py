@@ -184,9 +184,8 @@ class Routes:
         """Reconstruct a camera or an address."""
         body = await json_of(request, "address", "name", "options")
         address = commands.checked_address(body.get("address"))
-        host, _, path = address.partition("://")[2].partition("/")
-        file = path.rpartition("/")[2]
-        stem = file.rpartition(".")[0] or file if commands.is_stored(address) else host.rpartition("@")[2]
+        host = address.partition("://")[2].partition("/")[0].rpartition("@")[2]
+        stem = Path(address).stem if commands.is_stored(address) else host
         title = commands.checked_title(body.get("name")) or stem
         name = self._data.free_name(str(title or f"camera-{address}")[:200], self.store.names())
         job = await self._add_stored("reconstruct", name, address, commands.checked_options(body.get("options")))

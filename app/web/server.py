@@ -22,7 +22,7 @@ from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.output_file import replacing
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.viewer.guard import bound_socket, checked_public, is_loopback, new_token, port_in_use, shown_host
+from stream_recon.app.viewer.guard import bound_socket, checked_public, is_loopback, new_token, shown_host
 from stream_recon.app.web.access import AccessPolicy, ProxyUsers
 from stream_recon.app.web.app import make_app
 from stream_recon.app.web.certificate import own_certificate
@@ -305,9 +305,7 @@ def _kept_token(data: DataFolder) -> str:
 
 def _listen(host: str, port: int | None) -> socket.socket:
     """A socket that listens. Raises ResourceError."""
-    if port is not None:
-        return bound_socket(host, port)
-    for number in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED):
+    for number in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED) if port is None else ():
         with suppress(PortInUseError):
             return bound_socket(host, number)
-    raise port_in_use(DEFAULT_PORT)
+    return bound_socket(host, DEFAULT_PORT if port is None else port)

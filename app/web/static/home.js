@@ -155,6 +155,7 @@ function jobBar(job) {
 
 function card(entry, jobs) {
   const busy = jobs.some(job => job.name === entry.name && (job.state === "queued" || job.state === "running"));
+  const changes = jobs.some(job => job.name === entry.name && job.state === "running" && !["export", "store"].includes(job.kind));
   const name = encodeURIComponent(entry.name);
   const facts = [`${entry.frames} frames`, entry.seconds ? clock(entry.seconds) : "", entry.metres ? "in metres" : "", busy ? "in work" : entry.interrupted ? "not complete" : entry.refined ? "refined" : ""].filter(Boolean).join(" · ");
   const box = () => boxes.get(entry.name) || "";
@@ -168,7 +169,7 @@ function card(entry, jobs) {
   return make("article", {class: "card", "data-name": entry.name},
     make("a", {href: viewPath(entry.name), target: "_blank", rel: "noopener", "aria-label": `Open ${entry.name}`}, make("img", {class: "picture", alt: "", loading: "lazy", src: `api/results/${name}/picture?${Math.floor(entry.changed)}`, onerror: event => event.target.replaceWith(make("div", {class: "picture"}))})),
     make("div", {class: "inside"}, make("div", {class: "name"}, entry.name), make("div", {class: "hint"}, facts),
-      entry.verdict && !(busy && entry.interrupted) ? make("div", {class: `verdict ${entry.verdict}`, title: entry.reason}, make("b", {}, entry.verdict), entry.reason ? `: ${entry.reason}` : "") : null,
+      entry.verdict && !changes ? make("div", {class: `verdict ${entry.verdict}`, title: entry.reason}, make("b", {}, entry.verdict), entry.reason ? `: ${entry.reason}` : "") : null,
       make("div", {class: "row"}, make("a", {class: "button primary", href: viewPath(entry.name), target: "_blank", rel: "noopener"}, "Open"), menu),
       make("div", {class: "links"},
         make("button", {title: "Save one HTML file that shows the scene without a server", onclick: () => exportAs("html", true)}, "Share"),

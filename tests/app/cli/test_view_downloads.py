@@ -7,9 +7,11 @@ import cv2
 import numpy as np
 
 from stream_recon.app.cli import downloads
+from stream_recon.app.cli.view import show_all
 from stream_recon.app.core.gltf import Primitive, read_glb, write_glb
 from stream_recon.app.result.files import replace_json
-from stream_recon.app.result.folder import read_run
+from stream_recon.app.result.folder import read_result, read_run
+from stream_recon.app.result.metric_scale import ONTO
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
 from tests.app.export.rooms import write_room
@@ -53,3 +55,19 @@ def test_a_mesh_that_covers_little_does_not_replace_the_surfaces(tmp_path: Path)
         with Viewer(PointsConfig(), port=0) as viewer:
             downloads.offer_result(viewer, folder)
             assert viewer.flush() and viewer.shows_mesh == is_shown
+
+
+def test_a_mesh_in_the_unit_of_the_first_poses_is_shown_before_the_frames(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    write_room(folder, 6, source=False)
+    write_glb(folder / "mesh.glb", [Primitive(np.eye(3, dtype=np.float32), np.array([[0, 1, 2]], np.int32))])
+    (folder / "depth" / "000003.npz").write_bytes(b"damaged")
+    for scale in (1, 2):
+        replace_json(
+            folder / "run.json", {**read_run(folder), ONTO: {"T_onto_own": np.diag([scale] * 3 + [1]).tolist()}}
+        )
+        seen = []
+        with Viewer(PointsConfig(), port=0) as viewer:
+            show_all(viewer, read_result(folder), lambda _: seen.append(viewer.flush() and viewer.shows_mesh))  # noqa: B023
+            assert viewer.flush() and viewer.shows_mesh
+        assert seen == [scale == 1]
