@@ -101,8 +101,8 @@ def reconstruct(
 
     All other options are those of ``stream-recon --help``, by the same names.
 
-    Raises StreamReconError: what is wrong, and what to do. Cancelled: finished frames are in the folder, and
-    ``resume=True`` continues.
+    Raises StreamReconError, as ConfigError: what is wrong, and what to do. Cancelled: finished frames are in the
+    folder, and ``resume=True`` continues.
     """
     for name, value, choices in (
         ("keep_depth", keep_depth, ("all", "keyframes", "none")),

@@ -34,8 +34,8 @@ class RemoteResult:
     """Pose, camera and depth of one frame; see `FrameResult`, whose names these are."""
 
     index: int
-    timestamp: float
-    T_world_camera: NDArray[np.float64]
+    timestamp: float  # seconds
+    T_world_camera: NDArray[np.float64]  # [4, 4], camera to world
     intrinsics: Intrinsics
     segment: int
     is_keyframe: bool

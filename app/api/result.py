@@ -78,7 +78,7 @@ class Result:
             yield ResultFrame(self._content.surface_of(camera))
 
     def cloud(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-        """World points [N, 3] and colours [N, 3] of the coloured cloud. Raises OutputError."""
+        """World points [N, 3], in the result's unit, and colours [N, 3] of the coloured cloud. Raises OutputError."""
         vertices = checked_points(self.folder / POINTS_NAME)
         return positions(vertices), colours(vertices)
 

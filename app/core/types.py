@@ -166,7 +166,7 @@ class FrameResult:
 
     index: int
     """Number of the frame in its source."""
-    timestamp: float
+    timestamp: float  # seconds from the start of the source
     T_world_camera: NDArray[np.float64]  # [4, 4], camera axes x right, y down, z forward
     intrinsics: Intrinsics
     """Camera in pixels of the source image, or of the undistorted source image where that is distorted."""
@@ -239,7 +239,7 @@ class OverlapError:
 
 @dataclass(frozen=True)
 class FrameRevision:
-    """New pose, depth and camera of a frame whose result was published before."""
+    """New pose, depth and camera of a frame whose result was published before, in its unit."""
 
     index: int
     """Number of the frame in its source."""
@@ -249,7 +249,7 @@ class FrameRevision:
     intrinsics: Intrinsics | None = None
     """Camera in pixels of the source image; None: unchanged."""
     depth_field: NDArray[np.float16] | None = None
-    """Log-scale grid for the depth of the first result, see `stream_recon.app.core.depth_correction`; None: none."""
+    """[G, G], log scales of the depth of the first result, see `stream_recon.app.core.depth_correction`; None: none."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The examples run on the first frames of the packaged sample."""
 
+import ast
 import contextlib
 import io
 import runpy
@@ -17,6 +18,28 @@ from tests.app.media import quick_preset
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "app" / "sample" / "walkthrough.mp4"
 FRAMES = 12
+
+
+LINES = {
+    "refined_poses": 4, "camera_loop": 8, "point_cloud": 4, "trajectory": 4, "own_camera": 5, "cancel": 6,
+    "several_streams": 8,
+}  # fmt: skip
+"""Most lines of what people do most; all examples have 15 or fewer."""
+
+
+def lines_of(tree: ast.Module) -> int:
+    """Lines of a program with one statement each, without its first string and imports of other packages."""
+    kept = [node for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.ExceptHandler)]
+    others = [n for n in kept if isinstance(n, ast.Import | ast.ImportFrom) and "stream_recon" not in ast.unparse(n)]
+    return len(kept) - len(others) - 1
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "scripts" / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_is_short_and_imports_one_name(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert lines_of(tree) <= LINES.get(path.stem, 15)
+    own = [ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+    assert [line for line in own if "stream_recon" in line] == ["import stream_recon as sr"]
 
 
 def example(name: str, *arguments: object, folder: Path | None = None) -> str:

@@ -1,8 +1,11 @@
 """The names of ``import stream_recon``: complete, described, typed, and cheap to import."""
 
+import ast
 import inspect
+import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 
 import pytest
@@ -38,6 +41,53 @@ def test_a_public_name_and_its_methods_are_described_and_typed(name: str) -> Non
         parameters = [p for p in inspect.signature(function).parameters if p not in ("self", "cls")]
         missing = {*parameters, "return"} - set(function.__annotations__)
         assert not missing, f"{function.__qualname__}: no annotation of {missing}"
+
+
+SHAPE = re.compile(r"\[[\w, x]+\]")
+UNITS = {
+    r"timestamps?|\w*seconds": r"second",
+    r"positions|poses|points|depth|length|cloud": r"unit|scale|metre|camera to world|optical axis",
+}
+"""What the description of a name says."""
+
+
+def described(value: object) -> Iterator[tuple[str, str, str]]:
+    """Name, type and description of each public thing that has values: results, parameters and fields."""
+    about = inspect.getdoc(value) or ""
+    for function in functions_of(value):
+        assert inspect.isfunction(function)
+        words = f"{about} {function.__doc__}"
+        for name, kind in function.__annotations__.items():
+            yield function.__name__ if name == "return" else name, str(kind), words
+    if inspect.isclass(value):
+        (tree,) = ast.parse(textwrap.dedent(source := inspect.getsource(value))).body
+        assert isinstance(tree, ast.ClassDef)
+        for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                own = textwrap.dedent(source).splitlines()[node.lineno - 1]
+                below = ast.unparse(after) if isinstance(after, ast.Expr) else ""
+                yield node.target.id, ast.unparse(node.annotation), f"{about} {own.partition('#')[2]} {below}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arrays_have_shapes_and_quantities_units(name: str) -> None:
+    for what, kind, words in described(getattr(sr, name)):
+        if "ndarray" in kind or "NDArray" in kind:
+            assert SHAPE.search(words), f"{name}, {what}: no shape"
+        for quantity, unit in UNITS.items():
+            if re.fullmatch(quantity, what) and ("float" in kind or "ndarray" in kind or "NDArray" in kind):
+                assert re.search(unit, words, re.IGNORECASE), f"{name}, {what}: no unit"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_errors_are_named(name: str) -> None:
+    for function in functions_of(getattr(sr, name)):
+        assert inspect.isfunction(function)
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
+            if isinstance(node, ast.Raise) and node.exc is not None:
+                raised = ast.unparse(node.exc.func if isinstance(node.exc, ast.Call) else node.exc)
+                if raised in NAMES:
+                    assert raised in (function.__doc__ or ""), f"{function.__qualname__} raises {raised}"
 
 
 def test_completion_lists_the_public_names() -> None:
