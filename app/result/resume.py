@@ -77,15 +77,9 @@ class PartialResult:
         """Raises ConfigError, which names the differences, unless ``info`` has the settings of the interrupted run."""
         preset = json.loads(json.dumps({**dataclasses.asdict(info.preset), "name": ""}))
         recorded = {**self.record["preset"], "name": ""} if isinstance(self.record["preset"], dict) else None
-        differences = [
-            name
-            for name, differs in (
-                ("weights", self.record.get("weights_sha256") != info.weights_sha256),
-                ("preset", recorded != preset),
-            )
-            if differs
-        ]
-        _refuse(self.folder, [*_changes(self.record, info.source, info.options), *differences])
+        differences = _changes(self.record, info.source, info.options)
+        differences += ["weights"] if self.record.get("weights_sha256") != info.weights_sha256 else []
+        _refuse(self.folder, [*differences, *(["preset"] if recorded != preset else [])])
 
 
 def check_choice(folder: Path, record: Mapping[str, Any], source: str, options: Mapping[str, Any]) -> None:

@@ -139,10 +139,9 @@ def recorded_verdict(record: Mapping[str, Any]) -> Verdict | None:
 def record_verdict(folder: Path) -> Verdict:
     """Judge a result folder, whose lock the caller holds, and keep the verdict in ``run.json``. Raises OutputError."""
     result = read_result(folder)
-    record = result.run
-    verdict = judge(record, len(result))
-    if record.get(VERDICT) != verdict.to_json():
-        replace_json(folder / RUN_NAME, {**record, VERDICT: verdict.to_json()})
+    verdict = judge(result.run, len(result))
+    if result.run.get(VERDICT) != verdict.to_json():
+        replace_json(folder / RUN_NAME, {**result.run, VERDICT: verdict.to_json()})
     return verdict
 
 
@@ -163,8 +162,7 @@ def judge(record: Mapping[str, Any], frames: int | None = None, config: VerdictC
     findings = [
         *evidence.refinement(),
         *evidence.geometry(),
-        *evidence.scale(),
-        *evidence.lens(),
+        *evidence.changes(),
         *evidence.losses(),
         *evidence.others(),
     ]
@@ -174,7 +172,7 @@ def judge(record: Mapping[str, Any], frames: int | None = None, config: VerdictC
         covered = surface_coverage(record)
         surface = "" if covered is None else f"; the surface covers {covered:.0%} of what was filmed"
         return Verdict("good", f"{confirmed} were confirmed by points kept aside to check it{surface}{notes}")
-    first = max(findings, key=lambda finding: finding.weight)
+    first = max(findings, key=lambda finding: (finding.weight, finding.cause.reason != ""))
     if all(finding.is_unsure for finding in findings):
         return Verdict("unsure", first.reason + notes, first.cause.advice)
     reasons = dict.fromkeys([first.reason, *(finding.reason for finding in findings)])
@@ -275,8 +273,7 @@ class _Evidence:
         if contradicted >= self._config.agrees or self._left(FallbackCause.MOVING):
             return None
         if _count(self._refinement, "keyframes") < self._config.short:
-            reason = f"{self.frames:.0f} frames do not show enough to check the path"
-            return _Finding(causes.SHORT, reason, weight=0, is_unsure=True)
+            return _Finding(causes.SHORT, f"{self.frames:.0f} frames are too few", weight=0, is_unsure=True)
         difference = _number(self._refinement, "path_difference") if self._rejected else None
         if difference is None or difference >= self._config.difference:
             return None
@@ -287,7 +284,12 @@ class _Evidence:
         agreement = self._of_kept("depth_agreement")
         if agreement is not None and 1 - agreement >= self._config.depth_disagrees:
             yield _Finding(self._cause, "neighbouring frames disagree on how far away things are")
-        yield from self._bent_lines()
+        error, lens = _number(self._refinement, "depth_error"), self._refinement.get("lens")
+        if error is not None and error >= self._config.depth_error:
+            # Where the lens is known, its depth maps are the network's, which takes every lens for a plain one.
+            is_known = isinstance(lens, str) and "RADIAL" in lens
+            why = "the network's depth does not fit it" if is_known else "depth and points differ"
+            yield _Finding(causes.DISTORTED if is_known else causes.BENT, why)
         difference = _number(self._refinement, "network_difference")
         if difference is not None and difference >= self._config.difference and not self._is_network_refuted():
             yield _Finding(causes.MOVING, "two ways to find the path differ")
@@ -295,17 +297,8 @@ class _Evidence:
         if parallax is not None and parallax < self._config.parallax_deg and not self._is_still:
             yield _Finding(causes.TURNED, "everything is seen from one spot")
 
-    def _bent_lines(self) -> Iterator[_Finding]:
-        error = _number(self._refinement, "depth_error")
-        lens = self._refinement.get("lens")
-        if error is not None and error >= self._config.depth_error and isinstance(lens, str) and "RADIAL" in lens:
-            # The lens is known; its depth maps are the network's, which takes every lens for a plain one.
-            yield _Finding(causes.DISTORTED, "the network's depth does not fit it")
-        elif error is not None and error >= self._config.depth_error:
-            yield _Finding(causes.BENT, "depth and points differ")
-
-    def scale(self) -> Iterator[_Finding]:
-        """Changes of scale that overlapping depth maps show."""
+    def changes(self) -> Iterator[_Finding]:
+        """Changes of scale that overlapping depth maps show, and of the focal length."""
         known = self._refinement if self._refinement and not self._rejected else _table(self._record, ONLINE)
         jumps = known.get("scale_jumps")
         tables = [each for each in jumps if isinstance(each, dict)] if isinstance(jumps, list) else []
@@ -315,6 +308,11 @@ class _Evidence:
             frame, factor = max(valid, key=lambda each: max(each[1], 1 / each[1]))
             what = f"its scale seems to change by a factor of {factor:.2f} at frame {frame:.0f}"
             yield _Finding(causes.UNKNOWN, what)
+        # After a cut, another part may have been filmed with another lens.
+        change = {} if self._record.get("segments") else _table(self._record, "focal_change")
+        is_large = _count(change, "ratio") >= self._config.focal_ratio
+        if is_large and _count(change, "steadiness") >= self._config.focal_steadiness:
+            yield _Finding(causes.ZOOMED)
 
     def _is_network_refuted(self) -> bool:
         """Whether matches kept aside contradict the network nearly everywhere and the refined path far less.
@@ -328,18 +326,6 @@ class _Evidence:
             if before is not None and after is not None and before >= self._config.refuted and after <= before / 2:
                 return True
         return False
-
-    def lens(self) -> Iterator[_Finding]:
-        """A focal length that changes."""
-        change = _table(self._record, "focal_change")
-        ratio, steadiness = (_count(change, name) for name in ("ratio", "steadiness"))
-        # After a cut, another part may have been filmed with another lens.
-        if (
-            ratio >= self._config.focal_ratio
-            and steadiness >= self._config.focal_steadiness
-            and not self._record.get("segments")
-        ):
-            yield _Finding(causes.ZOOMED)
 
     def notes(self) -> str:
         """What makes no result a doubtful one: what the images do not say of the lens, and a stray picture."""

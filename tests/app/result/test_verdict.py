@@ -67,6 +67,12 @@ def test_findings_that_come_together_are_a_failure() -> None:
     assert verdict.level == "failed" and "; " in verdict.reason, "both reasons are named"
 
 
+def test_advice_is_that_of_a_known_cause() -> None:
+    """That points contradict a result does not say why; a lens that bends lines does."""
+    verdict = judge(refined(disagreement=0.7, depth_error=0.2))
+    assert verdict.level == "failed" and verdict.advice == causes.BENT.advice and "contradict" in verdict.reason
+
+
 def test_depth_under_a_lens_that_was_found_is_not_blamed_on_the_video() -> None:
     assert "--intrinsics" in judge(refined(depth_error=0.2, lens="SIMPLE_PINHOLE")).advice
     found = judge(refined(depth_error=0.2, lens="SIMPLE_RADIAL_FISHEYE"))
