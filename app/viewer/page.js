@@ -172,8 +172,9 @@
       const program = this.cutProgram;
       if (!isDrawn) {
         const elements = isIndexed ? args[1] * (args[4] || 1) : args[2] * (args[3] || 1);
-        isDrawn = elements > (program && program.count ? LEAST_DRAWN : LEAST_SPLATS);
-        if (isDrawn) requestAnimationFrame(readCaption);
+        // The picture is on the screen one frame after it was asked for.
+        if (elements > (program && program.count ? LEAST_DRAWN : LEAST_SPLATS))
+          requestAnimationFrame(() => requestAnimationFrame(() => { isDrawn = true; readCaption(); }));
       }
       if (program && program.count && program.version !== version) {
         program.version = version;
