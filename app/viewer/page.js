@@ -164,17 +164,27 @@
     }
     this.cutProgram = program ? programs.get(program) : null;
   };
-  // A surface or points have more elements than a camera's picture, and splats more than lines.
-  const LEAST_DRAWN = 1000, LEAST_SPLATS = 20000;
+  // A surface or points have more elements than a camera's picture, and splats more than lines. The client's own axes,
+  // which are drawn before it is connected, do not count.
+  let isAwaited = false;
+  const awaitPicture = context => {  // software draws seconds after it was asked to
+    isAwaited = true;
+    const fence = context.fenceSync(context.SYNC_GPU_COMMANDS_COMPLETE, 0);
+    const look = () => {
+      if (context.getSyncParameter(fence, context.SYNC_STATUS) === context.SIGNALED) { isDrawn = true; readCaption(); }
+      else setTimeout(look, 100);
+    };
+    setTimeout(look, 100);
+  };
+  const LEAST_DRAWN = 5000, LEAST_SPLATS = 20000;
   for (const name of ["drawArrays", "drawElements", "drawArraysInstanced", "drawElementsInstanced"]) {
     const draw = gl[name], isIndexed = name.includes("Elements");
     gl[name] = function (...args) {
       const program = this.cutProgram;
-      if (!isDrawn) {
+      if (!isAwaited) {
         const elements = isIndexed ? args[1] * (args[4] || 1) : args[2] * (args[3] || 1);
-        // The picture is on the screen one frame after it was asked for.
-        if (elements > (program && program.count ? LEAST_DRAWN : LEAST_SPLATS))
-          requestAnimationFrame(() => requestAnimationFrame(() => { isDrawn = true; readCaption(); }));
+        if (elements > (program && program.count ? LEAST_DRAWN : LEAST_SPLATS) && said("status"))
+          awaitPicture(this);
       }
       if (program && program.count && program.version !== version) {
         program.version = version;
