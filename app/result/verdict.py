@@ -49,7 +49,9 @@ class VerdictConfig:
     focal_steadiness: float = 0.95
     """Its steadiness; right results had at most 0.91."""
     parallax_deg: float = 0.3
-    """Median angle under which points are seen."""
+    """Median angle under which points are seen, below which a result is doubtful."""
+    turned_deg: float = 0.8
+    """The same, below which a camera that only turned is the cause of other findings; 0.56 where one did."""
     unrefined: float = 0.02
     """Share of the frames that refinement left to the network."""
     lost: float = 0.1
@@ -245,6 +247,11 @@ class _Evidence:
         judged, still = (_count(self._pictures, name) for name in ("judged", "still"))
         return judged > 1 and still >= self._config.still * (judged - 1)
 
+    @property
+    def _is_turned(self) -> bool:
+        parallax = _number(self._refinement, "parallax_deg")
+        return parallax is not None and parallax < self._config.turned_deg
+
     def refinement(self) -> Iterator[_Finding]:
         """What points say that nothing was fitted to."""
         if self._is_still:
@@ -292,7 +299,7 @@ class _Evidence:
             yield _Finding(causes.DISTORTED if is_known else causes.BENT, why)
         difference = _number(self._refinement, "network_difference")
         if difference is not None and difference >= self._config.difference and not self._is_network_refuted():
-            yield _Finding(causes.MOVING, "two ways to find the path differ")
+            yield _Finding(causes.TURNED if self._is_turned else causes.MOVING, "two ways to find the path differ")
         parallax = _number(self._refinement, "parallax_deg")
         if parallax is not None and parallax < self._config.parallax_deg and not self._is_still:
             yield _Finding(causes.TURNED, "everything is seen from one spot")
@@ -363,7 +370,8 @@ class _Evidence:
         is_current = dense.get("refinement") == self._refinement.get("id")
         confirmed = _number(dense, "confirmed") if is_current else None
         if confirmed is not None and confirmed < self._config.confirmed:
-            yield _Finding(causes.BARE, "hardly any surface is confirmed by another view")
+            cause = causes.TURNED if self._is_turned else causes.BARE
+            yield _Finding(cause, "hardly any surface is confirmed by another view")
         splats = _table(self._record, SPLATS)
         psnr = _number(splats, "psnr")
         revision = _table(self._record, "revisions").get("cameras", 0)

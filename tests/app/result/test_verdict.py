@@ -67,6 +67,15 @@ def test_findings_that_come_together_are_a_failure() -> None:
     assert verdict.level == "failed" and "; " in verdict.reason, "both reasons are named"
 
 
+def test_a_camera_that_hardly_moves_is_why_paths_differ() -> None:
+    turned = {
+        **refined(network_difference=0.1, parallax_deg=0.5, id="a"),
+        "dense": {"confirmed": 0.0, "refinement": "a"},
+    }
+    assert judge(turned).level == "failed" and judge(turned).advice == causes.TURNED.advice
+    assert judge(refined(network_difference=0.1, parallax_deg=2.0)).advice == causes.MOVING.advice
+
+
 def test_advice_is_that_of_a_known_cause() -> None:
     """That points contradict a result does not say why; a lens that bends lines does."""
     verdict = judge(refined(disagreement=0.7, depth_error=0.2))
