@@ -19,6 +19,7 @@ from stream_recon.app.engine.engine import Engine
 from stream_recon.app.run.health import HealthMonitor
 from stream_recon.app.run.masking import Masking
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, KNOWN_POSES
 from stream_recon.app.sources.images import checked_image, checked_time
 from stream_recon.app.sources.preprocess import grey_image, reduced_image
 from stream_recon.app.sources.segmentation import DiscontinuityDetector
@@ -48,12 +49,11 @@ class Stream:
         self._engine, self._listeners, self._lock = engine, listeners, lock
         self._calibration = None if camera is None else camera.calibration()
         self._undistorter: Undistorter | None = None
-        scale_frames = engine.preset.stream.scale_frames
-        known = camera is not None
         self._fixed = poses == "fixed"
         self._known: PushedPoses | None = None
-        has_back_end = mapping == "stream" and not self._fixed
-        self._back_end = OnlineBackEnd(prefill=scale_frames, known_intrinsics=known) if has_back_end else None
+        self._maps = mapping == "stream" and not self._fixed
+        self._back_end: OnlineBackEnd | None = None
+        """From the first result on, of a stream that maps."""
         self._masking, self._health, self._cuts = Masking(sky=False), HealthMonitor(), DiscontinuityDetector()
         self._frames: dict[int, PreparedFrame] = {}
         """Images whose results are still to come."""
@@ -110,7 +110,7 @@ class Stream:
             if self._calibration is not None:
                 frame = self._undistorted(frame)
             prepared = self._engine.prepare(frame)
-            if self._back_end is not None:
+            if self._maps:
                 prepared = dataclasses.replace(prepared, grey=grey_image(frame.rgb))
             ready = cuts.push(prepared)
             results = self._step(ready)
@@ -163,7 +163,7 @@ class Stream:
             self._release()
 
     def __repr__(self) -> str:
-        mapping = "off" if self._back_end is None else "stream"
+        mapping = "stream" if self._maps else "off"
         return f"<Stream: {self._count} images, {len(self._poses)} poses, mapping {mapping}>"
 
     def _check_image(self, rgb: NDArray[np.uint8], mask: NDArray[np.bool_] | None) -> None:
@@ -208,17 +208,23 @@ class Stream:
         items: list[FrameResult | Revision] = []
         for result in self._in_world(results, is_end=is_end):
             prepared = self._frames.pop(result.index)
-            if self._back_end is None:
+            if not self._maps:
                 items.append(result)
                 continue
             try:
                 with memory_errors():
+                    self._back_end = self._back_end or self._new_back_end()
                     ready = self._back_end.push(result, prepared)
             except BaseException:
                 self._ended = "the back end of this stream has failed"
                 raise
             items += ready
         return self._deliver(items)
+
+    def _new_back_end(self) -> OnlineBackEnd:
+        prefill, is_known = self._engine.preset.stream.scale_frames, self._calibration is not None
+        config = DEFAULT_ONLINE if self._known is None else KNOWN_POSES
+        return OnlineBackEnd(prefill=prefill, known_intrinsics=is_known, config=config)
 
     def _in_world(self, results: Iterable[FrameResult], *, is_end: bool) -> list[FrameResult]:
         """Results with their masks and camera, in the world of known poses where there are some."""

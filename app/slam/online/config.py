@@ -3,7 +3,7 @@
 A mechanism with ``is_enabled`` can be switched off alone. What a value was chosen by stands beside it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -170,6 +170,12 @@ class WindowConfig:
     """Change of the map's scale in one alignment, so that output poses do not jump."""
     rotation_lever: float = 0.1
     """Weight of rotations in the alignment, as a lever in shares of the depth."""
+    has_known_poses: bool = False
+    """The network's poses are known ones: adjustments are aligned with these, not with the output."""
+    known_rounds: int = 3
+    """Rounds of that alignment."""
+    max_known_error: float = 3.0
+    """Distance of a known pose from the alignment, in medians of all, up to which it counts in the next round."""
 
 
 @dataclass(frozen=True)
@@ -316,3 +322,4 @@ class OnlineConfig:
 
 
 DEFAULT_ONLINE = OnlineConfig()
+KNOWN_POSES = replace(DEFAULT_ONLINE, window=replace(DEFAULT_ONLINE.window, has_known_poses=True))

@@ -38,24 +38,30 @@ class BAResult:
     """Median reprojection error in working pixels."""
 
     def aligned(self, keyframes: Sequence[Keyframe], config: WindowConfig = DEFAULT_ONLINE.window) -> "BAResult":
-        """The result aligned with the poses that were output, by a similarity.
+        """The result aligned with known poses, or else with those that were output, by a similarity.
 
         Only the first keyframe fixes an adjustment's world: without alignment all later poses would move with each
-        correction of the first ones.
+        correction of the first ones. Known poses far from the others' fit do not count.
         """
         output = np.array([k.T_world_camera if k.T_output is None else k.T_output for k in keyframes])
+        if config.has_known_poses:
+            output = np.array([keyframe.T_network for keyframe in keyframes])
         depth = float(np.median([keyframe.median_depth for keyframe in keyframes]))
-        T = self.T_world_camera.copy()
-        ours, theirs = (each[:, :3, 3] - each[:, :3, 3].mean(axis=0) for each in (T, output))
-        # Where the camera hardly moved, rotations determine the alignment and the scale stays.
-        rotations = np.einsum("nij,nkj->ik", output[:, :3, :3], T[:, :3, :3])
-        U, _, V = np.linalg.svd(theirs.T @ ours + (config.rotation_lever * depth) ** 2 * rotations)
-        R = U @ np.diag([1.0, 1.0, np.linalg.det(U @ V)]) @ V
-        still = len(T) * (config.still * depth) ** 2
-        scale = float((((ours @ R.T) * theirs).sum() + still) / ((ours * ours).sum() + still))
-        scale = float(np.clip(scale, 1 / config.max_scale_change, config.max_scale_change))
+        T, rows = self.T_world_camera.copy(), np.arange(len(keyframes))
+        for _ in range(config.known_rounds if config.has_known_poses else 1):
+            middle = output[rows, :3, 3].mean(axis=0)
+            ours, theirs = T[:, :3, 3] - T[rows, :3, 3].mean(axis=0), output[:, :3, 3] - middle
+            # Where the camera hardly moved, rotations determine the alignment and the scale stays.
+            rotations = np.einsum("nij,nkj->ik", output[rows, :3, :3], T[rows, :3, :3])
+            U, _, V = np.linalg.svd(theirs[rows].T @ ours[rows] + (config.rotation_lever * depth) ** 2 * rotations)
+            R = U @ np.diag([1.0, 1.0, np.linalg.det(U @ V)]) @ V
+            still, own = len(rows) * (config.still * depth) ** 2, ours[rows]
+            scale = float((((own @ R.T) * theirs[rows]).sum() + still) / ((own * own).sum() + still))
+            scale = float(np.clip(scale, 1 / config.max_scale_change, config.max_scale_change))
+            error = np.linalg.norm(scale * ours @ R.T - theirs, axis=1)
+            rows = np.flatnonzero(error <= config.max_known_error * np.median(error))
         T[:, :3, :3] = R @ T[:, :3, :3]
-        T[:, :3, 3] = output[:, :3, 3].mean(axis=0) + scale * ours @ R.T
+        T[:, :3, 3] = middle + scale * ours @ R.T
         z = [scale * each for each in self.z]
         log_scale = self.log_scale + np.log(scale)
         return replace(self, T_world_camera=T, log_scale=log_scale, z=z)

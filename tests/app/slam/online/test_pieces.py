@@ -8,8 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.slam.ba.robust_ba import SolveOptions
-from stream_recon.app.slam.online.config import DEFAULT_ONLINE, MapConfig
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, KNOWN_POSES, MapConfig
 from stream_recon.app.slam.online.keyframe import (
     NO_TRACKS,
     AttachedFrame,
@@ -96,6 +97,22 @@ def test_later_poses_are_in_the_world_of_earlier_output() -> None:
     before = np.array([one.T_world_camera for one in still])
     found = BAResult(pose((0, 0, 0), 0.2) @ before, np.zeros(6), [k.z for k in still], LENS, 400, 0.1).aligned(still)
     assert np.allclose(found.T_world_camera, before, atol=1e-6), "turns alone say how the world lies"
+
+
+def test_known_poses_give_world_and_unit_but_for_wrong_ones() -> None:
+    random = np.random.default_rng(0)
+    T = np.array([pose((0.3 * k, 0.1 * np.sin(k), 0.02 * k), 0.02 * k) for k in range(12)])
+    S = Similarity(1.2, pose((0, 0, 0), 0.7)[:3, :3], np.array([3.0, -1, 2]))
+    known = S.move_pose(T)
+    known[:, :3, 3] += random.normal(0, 0.005, (12, 3))
+    known[5, :3, 3] += 4
+    window = [keyframe(k, each, other) for k, (each, other) in enumerate(zip(T, known, strict=True))]
+    own = BAResult(T, np.zeros(12), [k.z for k in window], LENS, 0, 0.0)
+    assert np.allclose(own.aligned(window).T_world_camera, T), "the poses that were output"
+    aligned = own.aligned(window, KNOWN_POSES.window)
+    assert np.allclose(aligned.T_world_camera, S.move_pose(T), atol=0.02)
+    assert np.exp(aligned.log_scale) == pytest.approx(1.2, rel=5e-3)
+    assert np.allclose(aligned.z[3], window[3].z * np.exp(aligned.log_scale[3]))
 
 
 def test_drift_of_the_networks_scale_does_not_distort_the_path() -> None:
