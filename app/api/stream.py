@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from functools import partial
 from threading import Lock
 from types import TracebackType
 from typing import Literal
@@ -52,6 +53,8 @@ class Stream:
         self._fixed = poses == "fixed"
         self._known: PushedPoses | None = None
         self._maps = mapping == "stream" and not self._fixed
+        prefill, is_known = engine.preset.stream.scale_frames, camera is not None
+        self._new_back_end = partial(OnlineBackEnd, prefill=prefill, known_intrinsics=is_known)
         self._back_end: OnlineBackEnd | None = None
         """From the first result on, of a stream that maps."""
         self._masking, self._health, self._cuts = Masking(sky=False), HealthMonitor(), DiscontinuityDetector()
@@ -206,6 +209,7 @@ class Stream:
     def _take(self, results: Iterable[FrameResult], *, is_end: bool = False) -> list[FrameResult | Revision]:
         """Results of the network as the back end and the listeners get them; ``is_end``: no others follow."""
         items: list[FrameResult | Revision] = []
+        config = KNOWN_POSES if self._known else DEFAULT_ONLINE
         for result in self._in_world(results, is_end=is_end):
             prepared = self._frames.pop(result.index)
             if not self._maps:
@@ -213,18 +217,13 @@ class Stream:
                 continue
             try:
                 with memory_errors():
-                    self._back_end = self._back_end or self._new_back_end()
+                    self._back_end = self._back_end or self._new_back_end(config=config)
                     ready = self._back_end.push(result, prepared)
             except BaseException:
                 self._ended = "the back end of this stream has failed"
                 raise
             items += ready
         return self._deliver(items)
-
-    def _new_back_end(self) -> OnlineBackEnd:
-        prefill, is_known = self._engine.preset.stream.scale_frames, self._calibration is not None
-        config = DEFAULT_ONLINE if self._known is None else KNOWN_POSES
-        return OnlineBackEnd(prefill=prefill, known_intrinsics=is_known, config=config)
 
     def _in_world(self, results: Iterable[FrameResult], *, is_end: bool) -> list[FrameResult]:
         """Results with their masks and camera, in the world of known poses where there are some."""

@@ -30,13 +30,13 @@ from stream_recon.app.datasets.text import (
     pose_from_quaternion,
     read_pose_lines,
     read_text,
-    rigid,
 )
 from stream_recon.app.datasets.trajectories import matched_poses, read_euroc_trajectory
 from stream_recon.app.sources.calibration import Calibration, same_aspect
 from stream_recon.app.sources.camera_files import kalibr_camera
 from stream_recon.app.sources.camera_models import UnsupportedError
 from stream_recon.app.sources.named_values import Names, parse_trees
+from stream_recon.app.sources.rig_files import body_pose
 from stream_recon.configs.errors import ConfigError, InputError
 
 KITTI_FPS = 10.0
@@ -223,10 +223,7 @@ def _sensor(path: Path) -> Names:
 
 def _extrinsics(names: Names, sensor: Path) -> FloatArray:
     with errors_in(sensor):
-        values = names.numbers("T_BS", shape=(4, 4))
-        if values is None:
-            raise InputError("T_BS is missing")
-        return rigid(np.reshape(values, (4, 4)), "T_BS")
+        return body_pose(names)
 
 
 def _euroc_camera(names: Names, images: tuple[Path, ...]) -> Calibration | str:

@@ -10,22 +10,12 @@ from stream_recon.app.core.rig import VIEW_STRIDE, Rig
 from stream_recon.app.core.transforms import FloatArray, Similarity, invert_pose, mean_rotation
 from stream_recon.app.slam.ba.problem import IntArray, RelativePoses
 
-
-@dataclass(frozen=True)
-class RigConfig:
-    """How well views keep together, and how views are weighed against each other."""
-
-    rotation_sigma: float = 3e-5
-    """Rad, of the rotation between two views of a frame in an adjustment: less than the matches' errors."""
-    translation_sigma: float = 0.002
-    """Of the distance of their centres, as a share of it."""
-    central_sigma: float = 0.1
-    """The same of views with one centre, in units of the length that counts as no motion."""
-    rounds: int = 5
-    """Rounds in which views are weighed by their distance from the mean of all."""
-
-
-RIG = RigConfig()
+ROTATION_SIGMA = 3e-5
+"""Rad, of the rotation between two views of a frame in an adjustment: less than the matches' errors."""
+TRANSLATION_SIGMA, CENTRAL_SIGMA = 0.002, 0.1
+"""Of the distance of their centres, as a share of it; with one centre, of the length that counts as no motion."""
+ROUNDS = 5
+"""Rounds in which views are weighed by their distance from the mean of all."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +63,7 @@ class RigFrames:
         return np.isin(np.arange(len(self.view)), np.concatenate(list(first.values())))
 
     def aligned(
-        self, T_world_camera: FloatArray, scales: Sequence[float] | None = None, config: RigConfig = RIG
+        self, T_world_camera: FloatArray, scales: Sequence[float] | None = None
     ) -> tuple[FloatArray, FloatArray]:
         """Consistent poses [N, 4, 4] in the world of view 0, and the scale [N] of each view's lengths in it.
 
@@ -97,18 +87,18 @@ class RigFrames:
                 S = moves.get(view, Similarity.identity())
             T[own], scale[own] = [S.move_pose(pose) for pose in T[own]], scale[own] * S.scale
             moves[view], placed = S, np.concatenate([placed, own])
-        return self._of_views(self._mean(T, config)), scale
+        return self._of_views(self._mean(T)), scale
 
-    def consistent(self, T_world_camera: FloatArray, config: RigConfig = RIG) -> FloatArray:
+    def consistent(self, T_world_camera: FloatArray) -> FloatArray:
         """Poses [N, 4, 4] in one world with that of each body's mean."""
-        return self._of_views(self._mean(self._of_bodies(T_world_camera), config))
+        return self._of_views(self._mean(self._of_bodies(T_world_camera)))
 
     def together(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """A mask [N] that is the same for all views of a body: that of the majority."""
         count = np.bincount(self.body)
         return np.asarray((np.bincount(self.body, mask) > count / 2)[self.body])
 
-    def ties(self, still: float, config: RigConfig = RIG) -> RelativePoses:
+    def ties(self, still: float) -> RelativePoses:
         """Relative poses of the views of each body to its first one. ``still``: as of `RelativePoses`."""
         order = np.lexsort((self.view, self.body))
         is_first = np.r_[True, np.diff(self.body[order]) > 0]
@@ -116,8 +106,8 @@ class RigFrames:
         second = order[~is_first]
         S, one = self.rig.T_body_view, np.ones(len(first))
         T = invert_pose(S[self.view[first]]) @ S[self.view[second]]
-        away = config.central_sigma if self.rig.is_central else config.translation_sigma
-        sigmas = config.rotation_sigma * one, away * one
+        away = CENTRAL_SIGMA if self.rig.is_central else TRANSLATION_SIGMA
+        sigmas = ROTATION_SIGMA * one, away * one
         return RelativePoses(first, second, T, *sigmas, still, in_scene_unit=one > 0)
 
     def _of_bodies(self, T_world_camera: FloatArray) -> FloatArray:
@@ -126,11 +116,11 @@ class RigFrames:
     def _of_views(self, T_world_body: FloatArray) -> FloatArray:
         return np.asarray(T_world_body @ self.rig.T_body_view[self.view])
 
-    def _mean(self, T: FloatArray, config: RigConfig) -> FloatArray:
+    def _mean(self, T: FloatArray) -> FloatArray:
         """Mean [N, 4, 4] over each body of poses [N, 4, 4] in one world; views that are far from it weigh less."""
         weight, views = np.ones(len(self.rig)), np.unique(self.view)
         mean = T.copy()
-        for _ in range(config.rounds):
+        for _ in range(ROUNDS):
             w = weight[self.view]
             total = np.bincount(self.body, w)
             for axis in range(3):

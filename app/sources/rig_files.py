@@ -70,12 +70,16 @@ def _euroc(folder: Path) -> list[RigCamera]:
     for file in sorted(folder.glob("cam*/sensor.yaml")):
         (tree,) = parse_trees(read_file(file).decode("utf-8-sig"))
         names = Names(tree, f"{file.parent.name}/{file.name}")
-        values = names.numbers("T_BS", shape=(4, 4))
-        if values is None:
-            raise InputError(f"{names.name} has no T_BS")
-        T = _rigid(np.reshape(values, (4, 4)), f"{names.name}: T_BS")
-        cameras.append(RigCamera(file.parent.name, kalibr_camera(names), T))
+        cameras.append(RigCamera(file.parent.name, kalibr_camera(names), body_pose(names)))
     return _from_first(cameras)
+
+
+def body_pose(names: Names) -> FloatArray:
+    """The ``T_BS`` of a ``sensor.yaml``, which takes its sensor's points to the body. Raises InputError."""
+    values = names.numbers("T_BS", shape=(4, 4))
+    if values is None:
+        raise InputError(f"{names.name} has no T_BS")
+    return _rigid(np.reshape(values, (4, 4)), f"{names.name}: T_BS")
 
 
 def _kitti(folder: Path, text: str) -> list[RigCamera]:

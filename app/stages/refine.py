@@ -77,7 +77,9 @@ class RefineStage(Stage):
         _bound_map(context)
         if context.open_again is None:
             context.observer.on_message(STORED_IMAGES, warning=True)
-        return described(report)
+        unit = context.result.metric_scale  # that of a rig, whose error is measured again
+        error = [] if unit is None or unit.error is None else [f"metres: error about {100 * unit.error:.2g} %"]
+        return [*described(report), *error]
 
 
 def _bound_map(context: StageContext) -> None:

@@ -28,6 +28,7 @@ from stream_recon.app.stages.refinement_output import (
     revision_to,
     write_localization_map,
 )
+from stream_recon.app.stages.rig_scale import metres_left
 from stream_recon.configs.errors import InputError
 
 READING_SHARE = 0.05
@@ -87,11 +88,13 @@ def refine_result(
 
     try:
         options = refine_options(result, images.scale, progress, show_state if view else None, given)
-        options = replace(options, rig=rig_frames(result, cameras))
+        rig = rig_frames(result, cameras)
+        options = replace(options, rig=rig)
         refinement = refine(views, images, images.scale, options, config)
         if refinement.fit is None and REFINEMENT in result.run and read_tracks(result.folder) is not None:
             raise InputError(f"no refinement was found this time; {result.folder} keeps its earlier one")
         refined = refined_result(result, every, cameras, refinement, images.warning, known)
+        refined.changes.update(metres_left(result, images, rig, refinement))
         for listener in listeners:
             listener.revise(refined.revision)
         if view:

@@ -15,7 +15,7 @@ from stream_recon.app.result.run_record import METRIC_SCALE, RIG
 from stream_recon.app.run.options import RunOptions
 from stream_recon.app.stages.refinement_input import images_of, rig_frames
 from stream_recon.app.stages.refinement_output import revision_to
-from stream_recon.app.stages.rig_scale import StereoScale, measure_stereo_scale
+from stream_recon.app.stages.rig_scale import measure_stereo_scale
 from stream_recon.app.stages.stage import Stage, StageContext
 
 
@@ -44,13 +44,12 @@ class RigStage(Stage):
         assert frames is not None
         lines, record = list[str](), dict[str, Any]()
         if not frames.rig.is_central:
-            measured = _measured(context, result)
-            frames = replace(frames, scales=measured.scales)
-            how = f"the distance of its cameras, at {measured.moments} moments"
+            scales, error = _measured(context, result)
+            frames, how = replace(frames, scales=scales), "the distance of its cameras"
             given = str(result.run.get("options", {}).get("rig", RIG))
-            unit = MetricScale(Similarity.of_scale(measured.scales[0]), measured.error, given, how)
+            unit = MetricScale(Similarity.of_scale(scales[0]), error, given, how)
             record[METRIC_SCALE] = unit.to_json()
-            lines.append(f"in metres (error about {100 * measured.error:.2g} %), by {how}")
+            lines.append(f"in metres (error about {100 * error:.2g} %), by {how}")
         T, scale = frames.aligned(np.array([camera.T_world_camera for camera in result.cameras]), frames.scales)
         revision = revision_to(result.cameras, T, scale, None)
         if context.view:
@@ -60,7 +59,7 @@ class RigStage(Stage):
         return lines
 
 
-def _measured(context: StageContext, result: ResultFolder) -> StereoScale:
+def _measured(context: StageContext, result: ResultFolder) -> tuple[tuple[float, ...], float]:
     """The scale of a rig whose cameras are apart. Raises InputError."""
     cameras = result.with_depth(result.cameras)
     images, frames = images_of(result, cameras, context.open_again), rig_frames(result, cameras)

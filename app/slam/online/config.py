@@ -170,10 +170,8 @@ class WindowConfig:
     """Change of the map's scale in one alignment, so that output poses do not jump."""
     rotation_lever: float = 0.1
     """Weight of rotations in the alignment, as a lever in shares of the depth."""
-    has_known_poses: bool = False
-    """The network's poses are known ones: adjustments are aligned with these, not with the output."""
-    known_rounds: int = 3
-    """Rounds of that alignment."""
+    known_rounds: int = 0
+    """Rounds of an alignment with the network's poses, which are known ones; 0: they are not."""
     max_known_error: float = 3.0
     """Distance of a known pose from the alignment, in medians of all, up to which it counts in the next round."""
 
@@ -322,4 +320,4 @@ class OnlineConfig:
 
 
 DEFAULT_ONLINE = OnlineConfig()
-KNOWN_POSES = replace(DEFAULT_ONLINE, window=replace(DEFAULT_ONLINE.window, has_known_poses=True))
+KNOWN_POSES = replace(DEFAULT_ONLINE, window=replace(DEFAULT_ONLINE.window, known_rounds=3))

@@ -44,11 +44,11 @@ class BAResult:
         correction of the first ones. Known poses far from the others' fit do not count.
         """
         output = np.array([k.T_world_camera if k.T_output is None else k.T_output for k in keyframes])
-        if config.has_known_poses:
+        if config.known_rounds:
             output = np.array([keyframe.T_network for keyframe in keyframes])
         depth = float(np.median([keyframe.median_depth for keyframe in keyframes]))
         T, rows = self.T_world_camera.copy(), np.arange(len(keyframes))
-        for _ in range(config.known_rounds if config.has_known_poses else 1):
+        for _ in range(config.known_rounds or 1):
             middle = output[rows, :3, 3].mean(axis=0)
             ours, theirs = T[:, :3, 3] - T[rows, :3, 3].mean(axis=0), output[:, :3, 3] - middle
             # Where the camera hardly moved, rotations determine the alignment and the scale stays.
