@@ -88,8 +88,9 @@ def environments(pythons: list[str]) -> Iterator[Environment]:
 
 
 def why_missing(environment: Environment) -> str:
-    """Why an environment cannot be had here; empty: it can."""
-    words = [*environment.prefix, environment.python, "-c", "import cv2, pytest, torch, viser"]
+    """Why an environment, or a process that it starts, cannot be had here; empty: it can."""
+    child = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', 'import cv2, pytest, torch, viser'])"
+    words = [*environment.prefix, environment.python, "-c", child]
     if shutil.which(words[0]) is None:
         return f"there is no {words[0]}"
     tried = subprocess.run(words, capture_output=True, text=True, cwd="/", check=False)
@@ -113,7 +114,7 @@ def run(environment: Environment, tests: list[str], options: list[str], scratch:
                 (programs / program.name).symlink_to(program)
     variables = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, (root / ".package", site))),
+        "PYTHONPATH": os.pathsep.join(map(str, (root / ".package", site, os.environ.get("PYTHONPATH", "")))),
         "PATH": str(programs) if environment.programs else os.environ["PATH"],
         "HIDDEN_MODULES": " ".join(environment.modules),
         **environment.variables,
