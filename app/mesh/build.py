@@ -14,7 +14,7 @@ from stream_recon.app.mesh.fusion import Fused, Report, fuse, mesh_cameras
 from stream_recon.app.mesh.holes import closed_holes
 from stream_recon.app.mesh.surface import Mesh, decimated, without_floaters
 from stream_recon.app.mesh.texture import TexturedMesh, textured
-from stream_recon.app.mesh.visibility import visible_part
+from stream_recon.app.mesh.visibility import confirmed_part, visible_part
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.disk_limit import bytes_without
 from stream_recon.app.result.files import replace_file
@@ -48,7 +48,8 @@ def surface(
     mesh, closed = closed_holes(fused.mesh, fused.views, config.holes, config.visibility)
     report(HOLES_SHARE)
     mesh = visible_part(decimated(mesh, config.faces), fused.views, fused.truncation, config.visibility)
-    return MeshSurface(without_floaters(mesh, config.min_part), fused, closed)
+    mesh = confirmed_part(without_floaters(mesh, config.min_part), fused.views, fused.truncation, config.visibility)
+    return MeshSurface(mesh, fused, closed)
 
 
 def with_texture(

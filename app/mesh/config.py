@@ -76,6 +76,11 @@ class VisibilityConfig:
     """Share of the frames that look at a point from which it is free, and of free points from which a hole is real."""
     near: float = 0.1
     """Share of the depth within which a point is on the surface that a frame shows, in addition to the truncation."""
+    confirmed_near: float = 0.03
+    """The same for what stereo confirmed, which is more accurate."""
+    min_confirmed: float = 0.4
+    """Share of a loose part's vertices that stereo confirmed. Of three films with trees, parts have below .3 or above
+    .55, nearly all below .2 or above .9."""
 
 
 @dataclass(frozen=True)

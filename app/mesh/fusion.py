@@ -129,7 +129,8 @@ def _integrate(
         if done - 1 in kept_numbers:
             kept_view = depth_view(frame, weight)
             depth = kept_view.depth.astype(np.float16)
-            views.append(replace(kept_view, depth=depth, rgb=kept_view.rgb[:0], weight=None))
+            confirmed = None if frame.certainty is None else frame.certainty == Certainty.CONFIRMED
+            views.append(replace(kept_view, depth=depth, rgb=kept_view.rgb[:0], weight=None, confirmed=confirmed))
         for level in levels:
             chosen = (weight > 0) & (frame.depth < level.farthest) & (frame.depth > level.nearest)
             if chosen.any():

@@ -39,6 +39,7 @@ class FusionView:
     weight: FloatArray | None = None  # [h, w] of each pixel; None: 1
     band: FloatArray | None = None  # [h, w] depth behind the surface that a pixel fills, in truncations; None: 1
     fade: FloatArray | None = None  # [h, w] share of a pixel's weight that is lost up to the band's end; None: 1
+    confirmed: NDArray[np.bool_] | None = None  # [h, w] pixels whose depth stereo confirmed; None: it is not known
 
 
 class Volume:

@@ -1,13 +1,14 @@
 """What depth maps say of points: on a surface, or in free space."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.mesh.config import VisibilityConfig
-from stream_recon.app.mesh.surface import Mesh, subset
+from stream_recon.app.mesh.surface import Mesh, parts_of, subset
 from stream_recon.app.mesh.tsdf import FusionView
 
 
@@ -37,6 +38,30 @@ def visible_part(mesh: Mesh, views: Sequence[FusionView], margin: float, config:
         visible[shown] = np.einsum("ij,ij->i", centre - mesh.xyz[shown], normals[shown]) > 0
     faces = mesh.faces
     return subset(mesh, visible[faces[:, 0]] | visible[faces[:, 1]] | visible[faces[:, 2]])
+
+
+def confirmed_part(mesh: Mesh, views: Sequence[FusionView], margin: float, config: VisibilityConfig) -> Mesh:
+    """The mesh without loose parts that stereo confirmed hardly anywhere: shreds that wrong depth leaves in the air.
+
+    The largest part stays, and so does what only frames without dense depth show. ``margin``: as of `visible_part`.
+    """
+    if not len(mesh.faces):
+        return mesh
+    part = parts_of(mesh.faces, len(mesh.xyz))
+    loose = np.flatnonzero(part != np.bincount(part[mesh.faces[:, 0]]).argmax())
+    shown, confirmed = np.zeros((2, len(mesh.xyz)), bool)
+    for view in views:
+        if view.confirmed is None:
+            continue
+        for marks, depth, near in (
+            (shown, view.depth, config.near),
+            (confirmed, np.where(view.confirmed, view.depth, 0), config.confirmed_near),
+        ):
+            for _, rows, z, measured in looks(mesh.xyz[loose], [replace(view, depth=depth)]):
+                marks[loose[rows[np.abs(measured - z) < margin + near * z]]] = True
+    share = np.bincount(part, confirmed) / np.maximum(np.bincount(part, shown), 1)
+    dropped = (share < config.min_confirmed) & (np.bincount(part, shown) > 0)
+    return subset(mesh, ~dropped[part[mesh.faces[:, 0]]])
 
 
 def looks(
