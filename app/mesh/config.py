@@ -78,9 +78,9 @@ class VisibilityConfig:
     """Share of the depth within which a point is on the surface that a frame shows, in addition to the truncation."""
     confirmed_near: float = 0.03
     """The same for what stereo confirmed, which is more accurate."""
-    min_confirmed: float = 0.4
-    """Share of a loose part's vertices that stereo confirmed. Of three films with trees, parts have below .3 or above
-    .55, nearly all below .2 or above .9."""
+    min_confirmed: float = 0.2
+    """Share of a loose part's vertices that stereo confirmed. In three films with trees, shreds have below .2, and
+    ground without texture, such as snow, .3 to .4."""
 
 
 @dataclass(frozen=True)
