@@ -78,9 +78,10 @@ class VisibilityConfig:
     """Share of the depth within which a point is on the surface that a frame shows, in addition to the truncation."""
     confirmed_near: float = 0.03
     """The same for what stereo confirmed, which is more accurate."""
-    min_confirmed: float = 0.2
-    """Share of a loose part's vertices that stereo confirmed. In three films with trees, shreds have below .2, and
-    ground without texture, such as snow, .3 to .4."""
+    min_confirmed: float = 0.25
+    """Share of a small loose part's vertices that stereo confirmed: shreds in three films with trees have less."""
+    max_shred: float = 0.015
+    """Largest share of the triangles of such a part: larger ones are ground and walls without texture."""
 
 
 @dataclass(frozen=True)

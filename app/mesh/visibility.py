@@ -41,14 +41,13 @@ def visible_part(mesh: Mesh, views: Sequence[FusionView], margin: float, config:
 
 
 def confirmed_part(mesh: Mesh, views: Sequence[FusionView], margin: float, config: VisibilityConfig) -> Mesh:
-    """The mesh without loose parts that stereo confirmed hardly anywhere: shreds that wrong depth leaves in the air.
+    """The mesh without small loose parts that stereo confirmed hardly anywhere: shreds of wrong depth in the air.
 
-    The largest part stays, and so does what only frames without dense depth show. ``margin``: as of `visible_part`.
+    What only frames without dense depth show stays. ``margin``: as of `visible_part`.
     """
-    if not len(mesh.faces):
-        return mesh
     part = parts_of(mesh.faces, len(mesh.xyz))
-    loose = np.flatnonzero(part != np.bincount(part[mesh.faces[:, 0]]).argmax())
+    small = np.bincount(part[mesh.faces[:, 0]], minlength=part.max(initial=0) + 1) < config.max_shred * len(mesh.faces)
+    loose = np.flatnonzero(small[part])
     shown, confirmed = np.zeros((2, len(mesh.xyz)), bool)
     for view in views:
         if view.confirmed is None:
@@ -59,8 +58,7 @@ def confirmed_part(mesh: Mesh, views: Sequence[FusionView], margin: float, confi
         ):
             for _, rows, z, measured in looks(mesh.xyz[loose], [replace(view, depth=depth)]):
                 marks[loose[rows[np.abs(measured - z) < margin + near * z]]] = True
-    share = np.bincount(part, confirmed) / np.maximum(np.bincount(part, shown), 1)
-    dropped = (share < config.min_confirmed) & (np.bincount(part, shown) > 0)
+    dropped = small & (np.bincount(part, confirmed) < config.min_confirmed * np.bincount(part, shown))
     return subset(mesh, ~dropped[part[mesh.faces[:, 0]]])
 
 

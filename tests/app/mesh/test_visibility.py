@@ -11,6 +11,7 @@ from stream_recon.app.mesh.visibility import confirmed_part
 
 CAMERA = Intrinsics(40.0, 40.0, 40.0, 20.0)
 WALL, PIECE = 2.0, 1.0
+CONFIG = VisibilityConfig(max_shred=0.2)
 
 
 def square(centre: tuple[float, float, float], side: float, cells: int) -> Mesh:
@@ -44,16 +45,21 @@ def confirmed_left() -> NDArray[np.bool_]:
 
 
 def test_a_loose_part_that_stereo_did_not_confirm_is_left_out() -> None:
-    mesh = confirmed_part(pieces(), [view(confirmed_left())], 0.05, VisibilityConfig())
+    mesh = confirmed_part(pieces(), [view(confirmed_left())], 0.05, CONFIG)
     near = mesh.xyz[mesh.xyz[:, 2] == PIECE]
     assert len(near) == 25 and (near[:, 0] < 0).all()
-    assert (mesh.xyz[:, 2] == WALL).sum() == 121, "the largest part stays, though half of it is not confirmed"
+    assert (mesh.xyz[:, 2] == WALL).sum() == 121
+
+
+def test_a_large_part_stays() -> None:
+    mesh = confirmed_part(pieces(), [view(confirmed_left())], 0.05, VisibilityConfig(max_shred=0.1))
+    assert len(mesh.faces) == len(pieces().faces)
 
 
 def test_one_confirming_view_of_several_suffices() -> None:
     views = [view(confirmed_left()), view(~confirmed_left())]
-    assert len(confirmed_part(pieces(), views, 0.05, VisibilityConfig()).faces) == len(pieces().faces)
+    assert len(confirmed_part(pieces(), views, 0.05, CONFIG).faces) == len(pieces().faces)
 
 
 def test_without_dense_depth_all_parts_stay() -> None:
-    assert len(confirmed_part(pieces(), [view(None)], 0.05, VisibilityConfig()).faces) == len(pieces().faces)
+    assert len(confirmed_part(pieces(), [view(None)], 0.05, CONFIG).faces) == len(pieces().faces)
