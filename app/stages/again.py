@@ -23,7 +23,7 @@ def plan_refinement(folder: Path, options: RunOptions) -> tuple[RunPlan, Callabl
         options = dataclasses.replace(options, poses=poses["from"])
     if isinstance(earlier, dict) and isinstance(earlier.get("result"), str):
         options = dataclasses.replace(options, onto=Path(earlier["result"]))
-    elif unit is not None:
+    elif unit is not None and (result.rig is None or result.rig.is_central):  # another rig stays in metres
         options = dataclasses.replace(options, scale_from=unit.given)
     return RunPlan.of(options, again=True), source_of(result)
 

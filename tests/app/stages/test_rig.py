@@ -26,6 +26,7 @@ from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.options import RunJob, RunOptions
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import Source, open_source
+from stream_recon.app.stages.again import plan_refinement
 from stream_recon.app.stages.chain import RunPlan, run_stages
 from stream_recon.app.stages.joined_frames import MergeInput
 from stream_recon.app.stages.refine import RefineStage
@@ -130,6 +131,8 @@ def test_cameras_that_are_apart_give_metres(tmp_path: Path) -> None:
 def test_the_error_of_metres_is_that_of_parts_of_the_film_whose_unit_is_another_one(tmp_path: Path) -> None:
     folder, open_again, _ = stereo_result(tmp_path, 6, drift=1.5)
     run_stages(RunPlan(()), StageContext(folder, open_again))
+    plan, _ = plan_refinement(folder, RunOptions())
+    assert [stage.name for stage in plan.stages if stage.name == "metric scale"] == [], "the rig gives metres"
     result = read_result(folder)
     assert result.metric_scale is not None and 0.15 < result.metric_scale.error < 0.55
 
