@@ -11,7 +11,7 @@ from stream_recon.configs.errors import ConfigError, OutputError, StreamReconErr
 
 SECRET = re.compile("key|secret|token|passw|credential|sas|connection", re.IGNORECASE)
 """Words in names of environment variables whose values are not shown."""
-LOGIN, QUERY = re.compile(r"://[^/\s@]+@"), re.compile(r"(://[^\s?]+)[?]\S+")
+LOGIN, QUERY = re.compile(r"://[^/\s@]+@"), re.compile(r"(://[^?]*)[?]\S+")
 """Parts of an address that may hold credentials: a name with a password, and a signed query."""
 
 

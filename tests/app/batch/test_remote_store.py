@@ -228,11 +228,11 @@ def test_an_error_of_any_store_is_one_line(files: RemoteFiles, monkeypatch: pyte
 def test_an_error_shows_no_credentials(files: RemoteFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries quote what they signed, and what a store refused."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden/hidden+")
-    said = "403 for https://me:word@host/file?X-Amz-Signature=abc with hidden/hidden+"
+    said = "403 for https://me:word@host/my file?X-Amz-Signature=abc with hidden/hidden+"
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "find", raises(PermissionError(said)))
     with pytest.raises(OutputError) as raised:
         files.sizes("")
-    assert str(raised.value).endswith("PermissionError: 403 for https://***@host/file?*** with ***")
+    assert str(raised.value).endswith("PermissionError: 403 for https://***@host/my file?*** with ***")
     with pytest.raises(ConfigError, match=r"nonsense://\*\*\*@bucket is no address") as refused:
         open_store("nonsense://key:word@bucket")
     assert "word" not in str(refused.value)

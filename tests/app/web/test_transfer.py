@@ -86,7 +86,7 @@ def test_a_film_in_a_store_is_reconstructed_and_its_result_put_there(
     result = tmp_path / "data" / "walk-in-hall-recon"
     words = (result / "starts.txt").read_text()
     assert (bucket / "out" / "one" / "walk" / "starts.txt").read_text() == words
-    source = Path(words.split()[1])
+    source = Path(words.split(" ", 1)[1].split(" -")[0])
     assert source.read_bytes() == VIDEO and source.is_relative_to(tmp_path / "data" / ".stream-recon-serve" / "uploads")
     assert "--stride 2" in words and "bucket" not in words
     assert upload(client, VIDEO)["known"], "it is stored as an upload"
