@@ -34,10 +34,10 @@ adjusted one with a baseline of 12 cm was wrong by 1 %."""
 def measure_stereo_scale(
     images: Images, rig: RigFrames, camera_model: CameraModel, metres: FloatArray | None = None
 ) -> tuple[tuple[float, ...], float]:
-    """Metres per length of each view's network, and the relative error that 9 of 10 films do not exceed.
+    """Metres per length of each view's network, and their relative error: the largest difference of a part of the film.
 
+    Where the network's unit drifts much within the film, an unrefined result may be off by more.
     ``camera_model``: of the working images.
-
     ``metres`` [N]: of a length of each depth map, as adjusted, whose error is sought; None: they are sought.
 
     Raises InputError: a view and view 0 show too little in common.
