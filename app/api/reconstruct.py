@@ -23,6 +23,8 @@ from stream_recon.app.stages.source_run import SourceRun, reconstruct_source
 from stream_recon.configs.errors import ConfigError, InputError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, DeviceChoice, PrecisionChoice
 
+Image = NDArray[np.uint8]
+
 
 class _ImagesRun(SourceRun):
     """A run over images of an iterable."""
@@ -43,7 +45,7 @@ class _ImagesRun(SourceRun):
 
 
 def reconstruct(
-    source: str | Path | int | Iterable[NDArray[np.uint8] | tuple[float, NDArray[np.uint8]]],
+    source: str | Path | int | Iterable[Image | Sequence[Image] | tuple[float, Image | Sequence[Image]]],
     output: str | Path,
     *,
     stride: int = 1,
@@ -89,7 +91,8 @@ def reconstruct(
     Args:
         source: video, folder of images, ROS recording, camera number or stream address; or images, uint8 [H, W, 3], or
             pairs of seconds and image. A list, or what else can be iterated again, is as a video. An iterator is read
-            once: as for a camera, refinement then has the result's small images, and there is no dense depth.
+            once: as for a camera, refinement then has the result's small images, and there is no dense depth. With
+            ``rig``, each moment has a list of images, one of each camera, COLMAP's ``ref_sensor`` first; no iterator.
         output: the result folder.
         intrinsics: known camera: a `Camera`, or what ``--intrinsics`` takes.
         publish: addresses of ``--publish``: ``foxglove``, ``zenoh`` or an MCAP file.

@@ -20,7 +20,7 @@ from websockets.sync.client import connect as connect_socket
 
 from stream_recon.app.api.camera import Camera
 from stream_recon.app.core.types import FrameRevision, Intrinsics, Revision
-from stream_recon.app.sources.images import NOMINAL_FPS
+from stream_recon.app.sources.images import NOMINAL_FPS, checked_image
 from stream_recon.configs.errors import ConfigError, InputError, ResourceError
 
 MAX_AGAIN = 16
@@ -80,8 +80,8 @@ class RemoteStream:
         Raises InputError: this image or its time, or those of the call before, are not valid; the stream goes on.
         ConfigError: the configuration is not. ResourceError: the server, its engine or the connection has ended.
         """
-        if isinstance(image, np.ndarray):
-            image = cv2.imencode(".jpg", image[:, :, ::-1])[1].tobytes()
+        if isinstance(image, np.ndarray | list | tuple):
+            image = cv2.imencode(".jpg", checked_image(image)[:, :, ::-1])[1].tobytes()
         data = base64.b64encode(image).decode()
         self._count += 1
         return self._exchange({"type": "video.frame", "frame": self._count - 1, "time": timestamp, "data": data})

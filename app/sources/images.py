@@ -1,12 +1,13 @@
 """Images that a program gives one after the other, as a source."""
 
 import math
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.frame_choice import FrameChoice, check_frame_size
 from stream_recon.app.sources.readers import Reader
 from stream_recon.app.sources.source import Source, source_of
 from stream_recon.configs.errors import InputError
@@ -20,7 +21,9 @@ NOMINAL_FPS = 30.0
 def checked_image(rgb: object) -> NDArray[np.uint8]:
     """The image itself. Raises InputError: it is not uint8 [H, W, 3]."""
     if not isinstance(rgb, np.ndarray) or isinstance(rgb, np.ma.MaskedArray):
-        raise InputError(f"an image is a numpy array, uint8 [H, W, 3], not {type(rgb).__name__}")
+        way = "; images of a rig's cameras: sr.reconstruct([[image, image], ...], output, rig=FILE)"
+        hint = way if isinstance(rgb, list | tuple) else ""
+        raise InputError(f"an image is a numpy array, uint8 [H, W, 3], not {type(rgb).__name__}{hint}")
     if rgb.dtype != np.uint8 or rgb.ndim != 3 or rgb.shape[2] != 3 or 0 in rgb.shape:
         raise InputError(f"an image is uint8 [H, W, 3], not {rgb.dtype} {list(rgb.shape)}")
     return rgb
@@ -46,11 +49,25 @@ def checked_time(timestamp: object, last: float | None) -> float:
 
 
 class ImagesReader(Reader):
-    """Images, uint8 [H, W, 3], or pairs of seconds and image, of an iterable, which is asked for one at a time."""
+    """Images, uint8 [H, W, 3], or pairs of seconds and image, of an iterable, which is asked for one at a time.
 
-    def __init__(self, images: Iterable[object]) -> None:
-        """Raises InputError: there is none, or the first one is not valid."""
+    Of a rig, each moment has a list of images, one of each camera; the reader gives those of one camera.
+    """
+
+    def __init__(
+        self, images: Iterable[object], cameras: Mapping[str, Calibration] | None = None, view: int = 0
+    ) -> None:
+        """
+        Args:
+            cameras: those of a rig, by their names; None: there is one image a moment.
+            view: number of the rig's camera that is read.
+
+        Raises InputError: there is no image, or the first one is not valid or not the rig's.
+        """
         super().__init__(NAME, NOMINAL_FPS, len(images) if isinstance(images, Sized) else None)
+        self._cameras, self._view = cameras, view
+        self._sizes: list[tuple[int, int]] = []
+        """Width and height of each camera's first image."""
         self._steps = self._read(images)
         self._ahead = next(self._steps, None)
         if self._ahead is None:
@@ -69,15 +86,33 @@ class ImagesReader(Reader):
     def close(self) -> None:
         """The program's own iterable stays as it is."""
 
-    @staticmethod
-    def _read(images: Iterable[object]) -> Iterator[tuple[int, float, NDArray[np.uint8]]]:
+    def _read(self, images: Iterable[object]) -> Iterator[tuple[int, float, NDArray[np.uint8]]]:
         last: float | None = None
         for index, item in enumerate(images):
-            timestamp, rgb = item if isinstance(item, tuple | list) and len(item) == 2 else (None, item)
+            # A list of two images is no time with its image.
+            is_timed = isinstance(item, tuple | list) and len(item) == 2 and not getattr(item[0], "ndim", 0)
+            timestamp, shown = item if is_timed else (None, item)
             last = checked_time(timestamp, last)
             if last < 0:
                 raise InputError(f"timestamp is {last:g}: give seconds from 0 on")
+            rgb = shown if self._cameras is None else self._of_view(self._cameras, index, shown)
             yield index, last, checked_image(rgb)
+
+    def _of_view(self, cameras: Mapping[str, Calibration], index: int, images: object) -> object:
+        """The image of the view, of all those of a moment. Raises InputError: they are not those of the rig."""
+        given = images if isinstance(images, list | tuple) else [images]
+        if len(given) != len(cameras):
+            expected = f"give a list of {len(cameras)}, by {', '.join(cameras)}"
+            raise InputError(f"number of images at moment {index}: {len(given)}; {expected}")
+        sizes = [(rgb.shape[1], rgb.shape[0]) for rgb in map(checked_image, given)]
+        self._sizes = self._sizes or sizes
+        for (name, camera), size, first in zip(cameras.items(), sizes, self._sizes, strict=True):
+            check_frame_size(f"image {index} of {name}", size, "the first one", first)
+            try:
+                camera.for_size(size)
+            except InputError as error:
+                raise InputError(f"image {index} of {name}: {error}") from error
+        return given[self._view]
 
 
 def open_images(images: Iterable[object], choice: FrameChoice) -> Source:
@@ -85,4 +120,8 @@ def open_images(images: Iterable[object], choice: FrameChoice) -> Source:
 
     Raises InputError: see there; ConfigError: the choice does not fit images, or takes both ``stride`` and ``fps``.
     """
+    if choice.rig is not None:
+        from stream_recon.app.sources.rig_files import open_rig  # it imports this module
+
+        return open_rig(images, choice)
     return source_of(ImagesReader(images), choice)

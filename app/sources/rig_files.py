@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.camera_files import kalibr_camera
 from stream_recon.app.sources.camera_models import UnsupportedError, colmap_camera
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.images import NAME, ImagesReader
 from stream_recon.app.sources.joined import CameraChange
 from stream_recon.app.sources.named_values import Names, parse_trees
 from stream_recon.app.sources.opening import open_reader
@@ -193,15 +194,26 @@ class CameraRigReader(RigReader):
         return np.asarray(change.map(rgb, (float(size[0]), float(size[1])), self._size, cv2.INTER_LINEAR), np.uint8)
 
 
-def open_rig(spec: str, choice: FrameChoice) -> Source:
-    """The views of a rig in folders or films below ``spec``. Raises InputError, ConfigError."""
+def open_rig(spec: str | Iterable[object], choice: FrameChoice) -> Source:
+    """The views of a rig in folders or films below ``spec``, or in its lists of images. Raises as `open_source`."""
     assert choice.rig is not None
     if choice.masks is not None or choice.camera is not None or choice.topic is not None:
         raise ConfigError("--rig gives the cameras: leave out --intrinsics, --masks and --topic")
-    cameras, folder = read_rig(Path(choice.rig).expanduser()), Path(spec).expanduser()
-    parts = [partial(_open_camera, folder, camera, choice) for camera in cameras]
+    cameras = read_rig(Path(choice.rig).expanduser())
+    if isinstance(spec, str):
+        folder = Path(spec).expanduser()
+        name, parts = folder.resolve().name, [partial(_open_camera, folder, camera, choice) for camera in cameras]
+    else:
+        if isinstance(spec, Iterator):
+            raise ConfigError("a rig's images are read once for each camera: give a list, not an iterator")
+        name, parts = NAME, [partial(_open_images, spec, cameras, view, choice) for view in range(len(cameras))]
     rig = Rig(tuple(each.name for each in cameras), np.array([each.T_first_camera for each in cameras]))
-    return Source(CameraRigReader(rig, folder.resolve().name, parts))
+    return Source(CameraRigReader(rig, name, parts))
+
+
+def _open_images(moments: Iterable[object], cameras: Sequence[RigCamera], view: int, choice: FrameChoice) -> Source:
+    reader = ImagesReader(moments, {each.name: each.camera for each in cameras}, view)
+    return source_of(reader, replace(choice, rig=None, camera=cameras[view].camera.text()))
 
 
 def _open_camera(folder: Path, camera: RigCamera, choice: FrameChoice) -> Source:

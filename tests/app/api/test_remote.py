@@ -81,6 +81,8 @@ def test_a_stream_on_a_server_gives_results_and_revisions(port: int) -> None:
     camera = sr.Camera(100, 100, 64, 48, np.zeros(4).tolist(), size=(128, 96))
     with sr.connect(f"http://127.0.0.1:{port}/", camera, include=["depth", "confidence"]) as stream:
         items = [item for at in range(4) for item in stream.push(IMAGE, at / 10)]
+        with pytest.raises(sr.InputError, match="rig=FILE"):
+            stream.push([IMAGE, IMAGE])  # type: ignore[arg-type]
         items += stream.finish()
         assert stream.finish() == []
         with pytest.raises(sr.InputError, match="finished"):

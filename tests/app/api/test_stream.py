@@ -54,6 +54,7 @@ GOOD = np.zeros((48, 64, 3), np.uint8)
     ("arguments", "what"),
     [
         ((GOOD.tolist(),), "not list"),
+        (([GOOD, GOOD], 2.0), "list; images of a rig's cameras: sr.reconstruct.*rig=FILE"),
         ((GOOD.astype(np.float32),), r"not float32 \[48, 64, 3\]"),
         ((GOOD[:, :, 0],), r"not uint8 \[48, 64\]"),
         ((GOOD[:40],), "64x40, and the first one was 64x48"),

@@ -51,6 +51,8 @@ def test_options_choose_among_them_as_among_frames_of_a_video() -> None:
         (iter(()), "there are no images"),
         ([NOISE.tolist()], "not list"),
         ([NOISE / 255], "not float64"),
+        ([[NOISE, NOISE]], "rig=FILE"),
+        ([(0.0, [NOISE, NOISE])], "rig=FILE"),
         (["a.jpg", "b.jpg"], "not str"),
         (NOISE, r"not uint8 \[64, 3\]"),
         ([("soon", NOISE)], "give seconds"),

@@ -14,6 +14,7 @@ import yaml
 from stream_recon.app.core.rig import VIEW_STRIDE, view_of
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.images import open_images
 from stream_recon.app.sources.rig_files import read_rig
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import ConfigError, InputError
@@ -189,6 +190,58 @@ def test_images_of_a_rig_are_views_of_one_pinhole_camera(tmp_path: Path) -> None
     for frame in frames:
         difference = np.abs(frame.rgb.astype(float) - circles(90.0))[12:-12, 16:-16]
         assert difference.mean() < 3, "both show the same angles"
+
+
+@pytest.mark.parametrize("times", [None, (1.0, 1.25, 1.5)])
+def test_lists_of_images_are_read_as_folders_are(tmp_path: Path, times: tuple[float, ...] | None) -> None:
+    draw = np.random.default_rng(0)
+    images = [[draw.integers(0, 255, (96, 128, 3), np.uint8) for _ in range(2)] for _ in range(3)]
+    for k, name in np.ndindex(3, 2):
+        (tmp_path / f"cam{name}").mkdir(exist_ok=True)
+        cv2.imwrite(str(tmp_path / f"cam{name}/{k}.png"), images[k][name][..., ::-1])
+    choice = FrameChoice(rig=str(written(tmp_path, KALIBR)))
+    moments = images if times is None else list(zip(times, images, strict=True))
+    with open_source(str(tmp_path), choice) as expected, open_images(moments, choice) as source:
+        assert source.frame_hint == expected.frame_hint == 6 and not source.warnings
+        for frame, other in zip(source, expected, strict=True):
+            np.testing.assert_array_equal(frame.rgb, other.rgb)
+            number = frame.index % VIEW_STRIDE
+            assert frame.index == other.index and frame.segment == other.segment
+            assert frame.timestamp == pytest.approx(number / 30 if times is None else times[number])
+
+
+IMAGE = np.zeros((96, 128, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("moment", "message"),
+    [
+        (IMAGE, "at moment 0: 1; give a list of 2, by cam0, cam1"),
+        ([IMAGE], "at moment 0: 1; give a list of 2"),
+        ((0.5, [IMAGE, IMAGE, IMAGE]), "at moment 0: 3; give a list of 2"),
+        ([IMAGE, None], "not NoneType"),
+        ([IMAGE, IMAGE / 255], "not float64"),
+        ([IMAGE, IMAGE[:, :96]], "image 0 of cam1.*128x96.*96x96"),
+    ],
+)
+def test_images_that_are_not_those_of_the_rig_are_refused_by_what_came(
+    tmp_path: Path, moment: Any, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        open_images([moment], FrameChoice(rig=str(written(tmp_path, KALIBR))))
+
+
+def test_images_of_a_rig_are_refused_where_they_change_or_come_once(tmp_path: Path) -> None:
+    choice = FrameChoice(rig=str(written(tmp_path, KALIBR)))
+    with (
+        open_images([[IMAGE, IMAGE], [IMAGE, IMAGE[::2, ::2]]], choice) as source,
+        pytest.raises(InputError, match="image 1 of cam1 is 64x48"),
+    ):
+        list(source)
+    with pytest.raises(ConfigError, match="not an iterator"):
+        open_images(iter([[IMAGE, IMAGE]]), choice)
+    with pytest.raises(InputError, match="no T_cn_cnm1"):
+        open_images([[IMAGE, IMAGE]], FrameChoice(rig=str(written(tmp_path, KALIBR.replace("T_cn_cnm1", "T")))))
 
 
 def test_films_of_a_rig_are_matched_by_time(tmp_path: Path) -> None:

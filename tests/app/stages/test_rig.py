@@ -217,6 +217,21 @@ def test_a_damaged_record_of_a_rig_is_refused(tmp_path: Path, damage: object) ->
         run_stages(RunPlan((RefineStage(),)), StageContext(folder, open_again))
 
 
+def test_lists_of_images_give_one_pose_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModelChoice, "load", lambda choice: FakeEngine())
+    turned = np.eye(4)
+    turned[:3, :3] = TURN
+    names = {"camera_model": "pinhole", "intrinsics": [FOCAL, FOCAL, 159.5, 119.5], "resolution": list(SIZE)}
+    camera = {**names, "distortion_model": "none", "distortion_coeffs": []}
+    (tmp_path / "rig.json").write_text(json.dumps({"cam0": camera, "cam1": camera | {"T_cn_cnm1": turned.tolist()}}))
+    moments = [(0.25 * k, [picture(T)[0][..., ::-1], picture(T @ turned)[0]]) for k, T in enumerate(walk(4))]
+    result = reconstruct(moments, tmp_path / "out", rig=tmp_path / "rig.json", mapping="off", mesh=False)
+    assert result.trajectory.timestamps.tolist() == [0, 0.25, 0.5, 0.75]
+    assert [view_of(camera.index) for camera in result.cameras] == [0, 0, 0, 0, 1, 1, 1, 1]
+    first, other = np.split(np.array([camera.T_world_camera for camera in result.cameras]), 2)
+    np.testing.assert_allclose(np.linalg.inv(first) @ other, np.tile(invert_pose(turned), (4, 1, 1)), atol=1e-6)
+
+
 def test_a_film_of_360_degrees_is_run_view_by_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModelChoice, "load", lambda choice: FakeEngine())
     (tmp_path / "film").mkdir()
