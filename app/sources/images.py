@@ -90,8 +90,11 @@ class ImagesReader(Reader):
         last: float | None = None
         for index, item in enumerate(images):
             # A list of two images is no time with its image.
-            is_timed = isinstance(item, tuple | list) and len(item) == 2 and not getattr(item[0], "ndim", 0)
-            timestamp, shown = item if is_timed else (None, item)
+            timestamp, shown = (
+                item
+                if isinstance(item, tuple | list) and len(item) == 2 and not getattr(item[0], "ndim", 0)
+                else (None, item)
+            )
             last = checked_time(timestamp, last)
             if last < 0:
                 raise InputError(f"timestamp is {last:g}: give seconds from 0 on")
