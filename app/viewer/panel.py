@@ -168,8 +168,8 @@ class PagePanel:
             hint = "This percentage of each frame's pixels is hidden, the least sure first"
             self.hidden = gui.add_slider("Hide unsure (%)", 0, 95, 1, HIDDEN["Surface"], hint=hint)
             self._point_size = gui.add_slider("Point size", 0.2, 4.0, 0.1, 1.0, hint="In voxels of the cloud")
-            self.cameras = gui.add_checkbox("Cameras", True)
-            self.path = gui.add_checkbox("Path", True)
+            self.cameras = gui.add_checkbox("Cameras", True, hint="Where keyframes were taken, and what they see")
+            self.path = gui.add_checkbox("Path", True, hint="The line that the camera moved along")
             self._light = gui.add_checkbox("Light background", False)
 
     def _add_frames(self, gui: Any) -> None:
