@@ -186,7 +186,7 @@ class ConvexUpsampling(nn.Module):
         self.mixture = nn.Conv2d(channels, 4 * NEIGHBOURS, 1)
 
     def forward(self, x: Tensor, features: Tensor) -> Tensor:
-        """x [F, C, h, w], features [F, channels, h, w] -> [F, C, 2h, 2w]."""
+        """x [F, C, h, w], features [F, D, h, w] -> [F, C, 2h, 2w]."""
         frames, channels, height, width = x.shape
         shares = project_channels(features, self.mixture).float().unflatten(1, (4, NEIGHBOURS)).softmax(2)
         around = F.unfold(F.pad(x.float(), (1, 1, 1, 1), mode="replicate"), 3)

@@ -92,14 +92,14 @@ def share_in_front(
         pairs: keyframes of the first and of the second result that show the same.
     """
     chosen = [pairs[k] for k in np.unique(np.linspace(0, len(pairs) - 1, config.compared_views).astype(np.intp))]
-    in_second = np.sum([_depth_order(first, second, S, row, other, config) for row, other in chosen], axis=0)
-    in_first = np.sum([_depth_order(second, first, S.inverse(), other, row, config) for row, other in chosen], axis=0)
+    in_second = np.sum([_depth_counts(first, second, S, row, other, config) for row, other in chosen], axis=0)
+    in_first = np.sum([_depth_counts(second, first, S.inverse(), other, row, config) for row, other in chosen], axis=0)
     return max(
         float(count[0] / count.sum()) if count.sum() >= config.min_compared else 0.0 for count in (in_second, in_first)
     )
 
 
-def _depth_order(
+def _depth_counts(
     place: LocalizationMap, viewer: LocalizationMap, S: Similarity, row: int, view: int, config: PlausibilityConfig
 ) -> NDArray[np.float64]:
     """Numbers of a keyframe's points before, on and behind the surfaces that a keyframe of another result sees."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.views import ResultListener, RunView
 from stream_recon.app.metric_scale.known_poses import FittingPoses
+from stream_recon.app.metric_scale.rig import metres_left
 from stream_recon.app.result.amend import amend
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import REFINEMENT
@@ -28,7 +29,6 @@ from stream_recon.app.stages.refinement_output import (
     revision_to,
     write_localization_map,
 )
-from stream_recon.app.stages.rig_scale import metres_left
 from stream_recon.configs.errors import InputError
 
 READING_SHARE = 0.05

@@ -8,6 +8,7 @@ import numpy as np
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity
+from stream_recon.app.metric_scale.rig import measure_stereo_scale
 from stream_recon.app.result.amend import amend
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.metric_scale import MetricScale
@@ -15,7 +16,6 @@ from stream_recon.app.result.run_record import METRIC_SCALE, RIG
 from stream_recon.app.run.options import RunOptions
 from stream_recon.app.stages.refinement_input import images_of, rig_frames
 from stream_recon.app.stages.refinement_output import revision_to
-from stream_recon.app.stages.rig_scale import measure_stereo_scale
 from stream_recon.app.stages.stage import Stage, StageContext
 
 

@@ -201,7 +201,7 @@ def solve(
     priors: Priors | None = None,
     options: SolveOptions | None = None,
 ) -> BAState:
-    """State after ``rounds``, each with a smaller loss scale."""
+    """Bundle adjustment in rounds, each with a smaller scale of the robust loss, and without outliers."""
     options, priors = options or SolveOptions(), priors or Priors(focal=fit.scene.camera_model.focal)
     should_stop = options.should_stop
 

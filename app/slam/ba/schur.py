@@ -81,7 +81,7 @@ def _group(begin: int, end: int, camera: IntArray, point: IntArray) -> _CameraGr
 
 
 _POINT_SHARE = 0.01
-"""Damping of points relative to that of cameras; see `_point_damping`."""
+"""Levenberg-Marquardt damping of points relative to that of cameras; see `_point_damping`."""
 _DENSE_UNKNOWNS = 150
 """Unknowns of cameras up to which Y is a dense matrix."""
 _DENSE_ENTRIES = 2_000_000
@@ -279,7 +279,7 @@ def _intrinsics_damping(intrinsics: FloatArray) -> FloatArray:
 
 
 def _point_damping(point: FloatArray) -> FloatArray:
-    """Damping [M] by the trace, as in `damping_diagonal`, times a small factor.
+    """Levenberg-Marquardt damping [M] by the trace of each point's Hessian block, times a small factor.
 
     The trace comes from directions across the rays. A point seen under small angles is known far less along them, and
     with the cameras' damping would hardly move.

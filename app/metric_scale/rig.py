@@ -1,4 +1,4 @@
-"""Metres of a rig whose cameras are apart: depth by stereo of images of one moment, against the network's."""
+"""Metres of a rig whose cameras are apart: depth triangulated from images of one moment, against the network's."""
 
 from contextlib import suppress
 from typing import Any
@@ -18,8 +18,8 @@ from stream_recon.configs.errors import InputError
 
 MOMENTS, FEATURES = 24, 1500
 """Frames of the rig that are looked at, evenly over its path, and features of each image."""
-EPIPOLAR_PX, MAX_ERROR = 1.5, 0.25
-"""Largest distance of a match from where the rig puts it, and largest relative error of a depth whose match is wrong by
+MAX_REPROJECTION_PX, MAX_ERROR = 1.5, 0.25
+"""Largest reprojection error of a triangulated match, and largest relative error of a depth whose match is wrong by
 a pixel."""
 MIN_MATCHES, MIN_MOMENTS = 15, 3
 """Fewest matches of a moment, and fewest moments."""
@@ -82,18 +82,18 @@ def metres_left(result: ResultFolder, images: Images, rig: RigFrames | None, ref
 def _log_ratios(
     first: Features, second: Features, T_first_second: FloatArray, camera_model: CameraModel
 ) -> tuple[FloatArray, FloatArray]:
-    """Log ratios of the depth by stereo to the network's, of matches with depth in each of two images."""
+    """Log ratios of triangulated depth to the network's, of matches of two images of one moment, in each of them."""
     m = match(first, second)
     T = invert_pose(T_first_second)
     x, y = (camera_model.unproject(f.uv[m[:, k]].astype(np.float64)) for k, f in enumerate((first, second)))
     z, other = _depths(x @ T[:3, :3].T, y, T[:3, 3])
     with np.errstate(invalid="ignore", divide="ignore"):
-        apart_px = camera_model.focal * float(np.linalg.norm(T[:3, 3])) / z
-        reached = camera_model.project((x * z[:, None]) @ T[:3, :3].T + T[:3, 3])
-        wrong_px = np.linalg.norm(reached - second.uv[m[:, 1]], axis=1)
-        good = (z > 0) & (other > 0) & (wrong_px < EPIPOLAR_PX) & (apart_px > 1 / MAX_ERROR)
+        disparity_px = camera_model.focal * float(np.linalg.norm(T[:3, 3])) / z
+        projected = camera_model.project((x * z[:, None]) @ T[:3, :3].T + T[:3, 3])
+        error_px = np.linalg.norm(projected - second.uv[m[:, 1]], axis=1)
+        good = (z > 0) & (other > 0) & (error_px < MAX_REPROJECTION_PX) & (disparity_px > 1 / MAX_ERROR)
     pairs = ((z, first.z[m[:, 0]]), (other, second.z[m[:, 1]]))
-    logs = [np.log(stereo[good & (own > 0)] / own[good & (own > 0)]) for stereo, own in pairs]
+    logs = [np.log(stereo[good & (network > 0)] / network[good & (network > 0)]) for stereo, network in pairs]
     return logs[0], logs[1]
 
 
