@@ -22,7 +22,7 @@ QOS = RosQos(reliable=False, depth=5)
 """Best effort, as for all sensors: it hears reliable publishers, too."""
 CAMERA_SECONDS = 1.5
 """Wait for the camera_info after the first image; drivers send both together, about."""
-GRAPH_SECONDS = 1.0
+GRAPH_SECONDS = 5.0
 """Wait for the list of image topics, for a message to the user."""
 NOMINAL_RATE = 30.0
 """Frame rate that is assumed; topics do not state any."""
