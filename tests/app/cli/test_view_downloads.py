@@ -28,13 +28,13 @@ def test_a_finished_result_offers_its_mesh_cloud_cameras_and_films(tmp_path: Pat
         downloads.offer_result(viewer, folder, film_seconds=0.2)
         viewer.finish()
         with client_of(viewer) as client:
-            assert "/surface/mesh" in client.nodes
+            client.wait_for(lambda: "/surface/mesh" in client.nodes)
             for count, label in enumerate(LABELS, start=1):
                 while len(client.files) < count:  # a click is refused until the last file is sent completely
                     notes = len(client.notes)
                     client.click(label)
                     client.wait_for(lambda: len(client.notes) > notes)  # type: ignore[misc]  # noqa: B023
-                    if client.notes[-1].startswith("Making"):
+                    if any(note.startswith("Making") for note in client.notes[notes:]):
                         client.wait_for(lambda: len(client.files) == count)  # type: ignore[misc]  # noqa: B023
             client.wait_for(lambda: len(client.files[-1][1]) > 1000)
     names = [name for name, _ in client.files]

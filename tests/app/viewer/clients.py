@@ -139,7 +139,7 @@ class WebClient:
         time.sleep(0.1)  # messages for this page alone come by another queue
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60  # a busy machine is slow, and what comes ends the wait
         while not condition():
             assert time.monotonic() < deadline, "timed out"
             time.sleep(0.01)
