@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
 """Triton kernels of the ray caster. The torch twin in raycast.py computes the same numbers.
 
 One program handles a tile of TILE_WIDTH x TILE_HEIGHT pixels with 2x2 rays each. A first kernel lists, for each
@@ -15,17 +16,8 @@ _COLUMNS = tl.constexpr(24)
 _AIR = tl.constexpr(5)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _box(
-    ox: tl.tensor,
-    oy: tl.tensor,
-    oz: tl.tensor,
-    rx: tl.tensor,
-    ry: tl.tensor,
-    rz: tl.tensor,
-    kx: tl.tensor,
-    ky: tl.tensor,
-) -> tl.tensor:
+@triton.jit
+def _box(ox, oy, oz, rx, ry, rz, kx, ky):
     """Entry, exit and entry face of the unit box whose x and y extents shrink by k * (z + 1)."""
     small = 1e-8
     sz = tl.where(tl.abs(rz) < small, small, rz)
@@ -51,10 +43,8 @@ def _box(
     return low, high, face
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _frustum(
-    ox: tl.tensor, oy: tl.tensor, oz: tl.tensor, rx: tl.tensor, ry: tl.tensor, rz: tl.tensor, k: tl.tensor
-) -> tl.tensor:
+@triton.jit
+def _frustum(ox, oy, oz, rx, ry, rz, k):
     """The same for a round frustum: radius 1 - k * (z + 1), a cylinder where k is 0."""
     small = 1e-8
     sz = tl.where(tl.abs(rz) < small, small, rz)
@@ -84,8 +74,8 @@ def _frustum(
     return low, high, face
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _ellipsoid(ox: tl.tensor, oy: tl.tensor, oz: tl.tensor, rx: tl.tensor, ry: tl.tensor, rz: tl.tensor) -> tl.tensor:
+@triton.jit
+def _ellipsoid(ox, oy, oz, rx, ry, rz):
     qa = rx * rx + ry * ry + rz * rz + 1e-20
     qb = ox * rx + oy * ry + oz * rz
     root = qb * qb - qa * (ox * ox + oy * oy + oz * oz - 1.0)
@@ -95,25 +85,14 @@ def _ellipsoid(ox: tl.tensor, oy: tl.tensor, oz: tl.tensor, rx: tl.tensor, ry: t
     return low, high
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _sine(turns: tl.tensor) -> tl.tensor:
+@triton.jit
+def _sine(turns):
     p = turns - tl.floor(turns + 0.5)
     return p * (8.0 - 16.0 * tl.abs(p))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _blob(
-    ox: tl.tensor,
-    oy: tl.tensor,
-    oz: tl.tensor,
-    rx: tl.tensor,
-    ry: tl.tensor,
-    rz: tl.tensor,
-    low: tl.tensor,
-    high: tl.tensor,
-    amplitude: tl.tensor,
-    frequency: tl.tensor,
-) -> tl.tensor:
+@triton.jit
+def _blob(ox, oy, oz, rx, ry, rz, low, high, amplitude, frequency):
     """Sphere tracing of a lumpy ball inside the unit sphere; a miss moves the entry behind the exit."""
     speed = 0.6 / tl.sqrt(rx * rx + ry * ry + rz * rz + 1e-20)
     t = tl.maximum(low, 0.0)
@@ -128,13 +107,13 @@ def _blob(
     return tl.where((gap < 0.03) & (t < high), t, high + 1.0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _curl(x: tl.tensor, y: tl.tensor, z: tl.tensor) -> tl.tensor:
+@triton.jit
+def _curl(x, y, z):
     return _sine(x) * _sine(y + 0.25) + _sine(y) * _sine(z + 0.25) + _sine(z) * _sine(x + 0.25)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _is_solid(x: tl.tensor, y: tl.tensor, z: tl.tensor, mask: tl.tensor, frequency: tl.tensor) -> tl.tensor:
+@triton.jit
+def _is_solid(x, y, z, mask, frequency):
     """Whether a perforated primitive has matter at a surface point of its unit cube."""
     u = x * frequency
     v = z * frequency
@@ -145,17 +124,8 @@ def _is_solid(x: tl.tensor, y: tl.tensor, z: tl.tensor, mask: tl.tensor, frequen
     return tl.where(mask == 1.0, bar, tl.where(mask == 2.0, lattice, leaf))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _hit(
-    row: tl.tensor,
-    px: tl.tensor,
-    py: tl.tensor,
-    pz: tl.tensor,
-    dx: tl.tensor,
-    dy: tl.tensor,
-    dz: tl.tensor,
-    least: tl.tensor,
-) -> tl.tensor:
+@triton.jit
+def _hit(row, px, py, pz, dx, dy, dz, least):
     """Ray parameter (above least) and face of a primitive, _FAR for a miss. row points to its columns."""
     a0 = tl.load(row)
     a1 = tl.load(row + 1)
@@ -195,10 +165,8 @@ def _hit(
     return t, face
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _height_at(
-    heights: tl.tensor, x: tl.tensor, y: tl.tensor, x0: tl.tensor, y0: tl.tensor, cell: tl.tensor, G: tl.constexpr
-) -> tl.tensor:
+@triton.jit
+def _height_at(heights, x, y, x0, y0, cell, G: tl.constexpr):
     u = tl.minimum(tl.maximum((x - x0) / cell, 0.0), G - 1.001)
     v = tl.minimum(tl.maximum((y - y0) / cell, 0.0), G - 1.001)
     iu = tl.floor(u).to(tl.int32)
@@ -213,20 +181,8 @@ def _height_at(
     return (h00 * (1 - a) + h10 * a) * (1 - b) + (h01 * (1 - a) + h11 * a) * b
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _terrain(
-    heights: tl.tensor,
-    px: tl.tensor,
-    py: tl.tensor,
-    pz: tl.tensor,
-    dx: tl.tensor,
-    dy: tl.tensor,
-    dz: tl.tensor,
-    x0: tl.tensor,
-    y0: tl.tensor,
-    cell: tl.tensor,
-    G: tl.constexpr,
-) -> tl.tensor:
+@triton.jit
+def _terrain(heights, px, py, pz, dx, dy, dz, x0, y0, cell, G: tl.constexpr):
     """March over a height map with steps that grow with distance, then bisect."""
     scale = 1.0 / tl.sqrt(dx * dx + dy * dy + dz * dz)
     t = tl.full(dx.shape, 0.0, tl.float32)
@@ -248,17 +204,8 @@ def _terrain(
     return tl.where((below == 1) & (high > _NEAR), high, _FAR)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _room(
-    air: tl.tensor,
-    px: tl.tensor,
-    py: tl.tensor,
-    pz: tl.tensor,
-    dx: tl.tensor,
-    dy: tl.tensor,
-    dz: tl.tensor,
-    WALL: tl.constexpr,
-) -> tl.tensor:
+@triton.jit
+def _room(air, px, py, pz, dx, dy, dz, WALL: tl.constexpr):
     """Ray parameter at which a ray leaves the union of the air boxes, and the key of the wall there."""
     small = 1e-8
     ix = 1.0 / tl.where(tl.abs(dx) < small, small, dx)
@@ -295,19 +242,8 @@ def _room(
     return tl.where(key < 0, _FAR, out), key
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def list_tiles(
-    primitives: tl.tensor,
-    counts: tl.tensor,
-    views: tl.tensor,
-    lists: tl.tensor,
-    lengths: tl.tensor,
-    tiles: tl.tensor,
-    tiles_x: tl.tensor,
-    width: tl.tensor,
-    height: tl.tensor,
-    N: tl.constexpr,
-) -> None:
+@triton.jit
+def list_tiles(primitives, counts, views, lists, lengths, tiles, tiles_x, width, height, N: tl.constexpr) -> None:
     """For each tile, the primitives whose bounding sphere meets the cone around the tile."""
     tile = tl.program_id(0)
     frame = tl.program_id(1)
@@ -347,24 +283,24 @@ def list_tiles(
     tl.store(lengths + base, tl.sum(near.to(tl.int32), 0))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def cast_tiles(
-    primitives: tl.tensor,
-    views: tl.tensor,
-    air: tl.tensor,
-    ground: tl.tensor,
-    heights: tl.tensor,
-    lists: tl.tensor,
-    lengths: tl.tensor,
-    t_first: tl.tensor,
-    key_first: tl.tensor,
-    share: tl.tensor,
-    t_second: tl.tensor,
-    key_second: tl.tensor,
-    tiles: tl.tensor,
-    tiles_x: tl.tensor,
-    width: tl.tensor,
-    height: tl.tensor,
+    primitives,
+    views,
+    air,
+    ground,
+    heights,
+    lists,
+    lengths,
+    t_first,
+    key_first,
+    share,
+    t_second,
+    key_second,
+    tiles,
+    tiles_x,
+    width,
+    height,
     N: tl.constexpr,
     G: tl.constexpr,
 ) -> None:
@@ -442,17 +378,9 @@ def cast_tiles(
     tl.store(key_second + at, second)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def cast_shadows(
-    primitives: tl.tensor,
-    counts: tl.tensor,
-    lights: tl.tensor,
-    points: tl.tensor,
-    clips: tl.tensor,
-    visible: tl.tensor,
-    total: tl.tensor,
-    N: tl.constexpr,
-    BLOCK: tl.constexpr,
+    primitives, counts, lights, points, clips, visible, total, N: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:
     """Whether points see the two lights of their clip. Every point of a block may be of another clip."""
     block = tl.program_id(0)

@@ -1,5 +1,6 @@
 """Batched ray caster: nearest surfaces of every pixel, and shadows. Triton on a GPU, torch on a CPU.
 
+Training needs the kernels: torch takes .9 s a frame of 224x168 on one core, and a step has 384 frames.
 Pixels are stored tile by tile (TILE_HEIGHT x TILE_WIDTH), so that neighbours in memory are neighbours in the
 image; `Tiling` converts. Each pixel casts 2x2 rays, which vote for a first surface (the label) and a second one.
 """

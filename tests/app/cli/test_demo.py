@@ -1,23 +1,22 @@
-"""The demo's comparison: the truth itself has no error, and another video's result is refused."""
+"""Errors of a result of the sample: the truth itself has none, and another video's result is refused."""
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from stream_recon.app.cli.demo import GROUND_TRUTH, print_errors
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
+from stream_recon.configs.errors import StreamReconError
 from stream_recon.configs.schema import load_preset
-
-ROOT = Path(__file__).parents[2]
 
 
 def write_truth(folder: Path, first_index: int = 0) -> None:
     """A result folder that holds the sample's truth, in another unit and world frame."""
-    with np.load(ROOT / "app" / "sample" / "walkthrough.truth.npz") as truth:
+    with np.load(GROUND_TRUTH) as truth:
         poses, intrinsics = truth["T_world_camera"], Intrinsics(*truth["intrinsics"])
         depth, frames, stride = truth["depth"], truth["depth_frames"].tolist(), int(truth["depth_stride"])
     writer = ResultWriter(folder, RunInfo("sample", load_preset("small"), "0" * 64, "cpu"))
@@ -47,20 +46,16 @@ def write_truth(folder: Path, first_index: int = 0) -> None:
     writer.close()
 
 
-def compare(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "data" / "compare_sample.py"), str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def test_the_truth_has_no_error(tmp_path: Path) -> None:
+def test_the_truth_has_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_truth(tmp_path / "out")
-    run = compare(tmp_path / "out")
-    assert run.returncode == 0, run.stderr
-    assert "0.0 cm RMSE" in run.stdout and "AbsRel 0.000" in run.stdout and "error of 0.0 degrees" in run.stdout
+    print_errors(tmp_path / "out")
+    shown = capsys.readouterr().out
+    assert "0.0 cm RMSE" in shown and "AbsRel 0.000" in shown and "error of 0.0 degrees" in shown
 
 
 def test_another_result_and_no_result_are_refused_in_one_line(tmp_path: Path) -> None:
     write_truth(tmp_path / "out", first_index=500)
     for folder in ("out", "nothing"):
-        run = compare(tmp_path / folder)
-        assert run.returncode == 2 and len(run.stderr.strip().splitlines()) == 1
+        with pytest.raises(StreamReconError) as refusal:
+            print_errors(tmp_path / folder)
+        assert len(str(refusal.value).splitlines()) == 1
