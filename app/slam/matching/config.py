@@ -121,10 +121,6 @@ class RelativePoseConfig:
     """Share of the pairs; if more contradict the network, the network is probably wrong."""
     jump: float = 3.0
     """Ratio of a pair's deviation from the usual pace to the network's, from which the pair is treated as wrong."""
-    network_rotation_sigma: float = 0.2
-    network_translation_sigma: float = 1.0
-    network_log_scale_sigma: float = 0.3
-    """Of the network's steps (rad, share of the depth, log scale): large, so that they matter only without matches."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,10 @@
-"""Initial poses from matches alone: relative poses of matched keyframes by PnP, joined in a Sim(3) pose graph.
+"""Relative poses of matched keyframes by PnP, and pairs whose matches geometry shows to be wrong.
 
-For videos whose matches contradict the network's motion, and for loops with more drift than bundle adjustment can
-correct. The scale of each keyframe's depth map is free.
+The scale of each keyframe's depth map is free.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 import cv2
 import numpy as np
@@ -14,7 +12,6 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
-from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import FrameData, reproject
 from stream_recon.app.slam.matching.config import DEFAULT_MATCHING, RelativePoseConfig
@@ -155,70 +152,3 @@ def _pnp(
     S = np.eye(4)
     S[:3, :3], S[:3, 3] = scale * R.T, -R.T @ translation[:, 0]
     return S, len(rows)
-
-
-def pose_graph_initialization(
-    T_network: FloatArray,
-    edges: Mapping[tuple[int, int], Edge],
-    depths: FloatArray,
-    config: RelativePoseConfig = DEFAULT_MATCHING.relative_poses,
-) -> tuple[FloatArray, FloatArray]:
-    """Poses [N, 4, 4] and log depth scales [N] by a pose graph, in the first keyframe's scale.
-
-    ``T_network`` [N, 4, 4] is used where there are no matches; ``depths`` [N]: median depth of each keyframe.
-    """
-    count = len(T_network)
-    nodes = _spanning_tree_poses(T_network, edges)
-    matched = list(edges.values())
-    steps = np.arange(count - 1)
-    relative = invert_pose(T_network[:-1]) @ T_network[1:]
-    S = np.concatenate([np.array([e.S_first_second for e in matched]).reshape(-1, 4, 4), relative])
-    first = np.concatenate([np.array([e.first for e in matched], np.intp), steps])
-    second = np.concatenate([np.array([e.second for e in matched], np.intp), steps + 1])
-    inliers = np.array([e.inliers for e in matched], np.float64)
-    firm = np.sqrt(100.0 / np.maximum(inliers, 1))
-    rotation = np.concatenate([np.radians(1.0) * firm, np.full(count - 1, config.network_rotation_sigma)])
-    log_scale = np.concatenate([0.05 * firm, np.full(count - 1, config.network_log_scale_sigma)])
-    translation = np.concatenate(
-        [0.05 * firm * depths[first[: len(matched)]], config.network_translation_sigma * depths[steps]]
-    )
-    robust = np.ones(len(first), bool)
-    solved = solve_pose_graph(nodes, Edges(first, second, S, rotation, translation, log_scale, robust)).S_world_node
-    scale = np.cbrt(np.linalg.det(solved[:, :3, :3]))
-    T = solved.copy()
-    T[:, :3, :3] /= scale[:, None, None]
-    return T, np.log(scale)
-
-
-def _spanning_tree_poses(T_network: FloatArray, edges: Mapping[tuple[int, int], Edge]) -> FloatArray:
-    """Similarities [N, 4, 4] along a maximum spanning tree by inliers, from the first keyframe."""
-    count = len(T_network)
-    neighbours: list[list[tuple[int, int, FloatArray]]] = [[] for _ in range(count)]
-    for edge in edges.values():
-        neighbours[edge.first].append((edge.inliers, edge.second, edge.S_first_second))
-        neighbours[edge.second].append(
-            (edge.inliers, edge.first, np.asarray(np.linalg.inv(edge.S_first_second), np.float64))
-        )
-    steps = invert_pose(T_network[:-1]) @ T_network[1:]
-    for k in range(count - 1):
-        # Weight 0, below any match: used only where no match connects.
-        neighbours[k].append((0, k + 1, steps[k]))
-        neighbours[k + 1].append((0, k, invert_pose(steps[k])))
-    nodes = np.tile(np.eye(4), (count, 1, 1))
-    nodes[0] = T_network[0]
-    reached = np.zeros(count, bool)
-    reached[0] = True
-    heap: list[tuple[int, int, int, int]] = []
-
-    def add_edges(node: int) -> None:
-        for number, (inliers, other, _) in enumerate(neighbours[node]):
-            if not reached[other]:
-                heappush(heap, (-inliers, other, node, number))
-
-    add_edges(0)
-    while heap:
-        _, node, parent, number = heappop(heap)
-        if not reached[node]:
-            nodes[node], reached[node] = nodes[parent] @ neighbours[parent][number][2], True
-            add_edges(node)
-    return nodes

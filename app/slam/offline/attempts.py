@@ -193,10 +193,6 @@ class AttemptSource:
             other = network_only.from_poses()
             if _agrees_better(test, other, best):
                 best, initializer = other, network_only
-        if best.share < config.start.min_explained:
-            other = initializer.from_matches(test.matches.matches, data.median_depths)
-            if _agrees_better(test, other, best):
-                best = other
         best = _with_camera_model(initializer, best, test)
         return Attempt(data, test, initializer, best, before_px, config)
 

@@ -1,5 +1,5 @@
-"""Initial candidates of a refinement, each adjusted: from the network's or the online poses, from matches
-alone, or with another camera model. `attempts` chooses between them."""
+"""Initial candidates of a refinement, each adjusted: from the network's or the online poses, from structure from
+motion, or with another camera model. `attempts` chooses between them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ class StartConfig:
     """From where keyframes are adjusted, and with which priors."""
 
     min_explained: float = 0.7
-    """Share of observations explained from the given poses, below which initialization from matches is tried."""
+    """Share of observations explained from the given poses, below which structure from motion is tried."""
     closed_gap: float = 1 / 40
     """Median reprojection error of a closed loop's matches, as a share of the longer side; depth alone causes some."""
     open_gap: float = 1 / 12
@@ -47,7 +47,7 @@ class StartConfig:
     depth_scale_sigma: float = 0.1
     """Of log depth scales about the network's common scale."""
     free_depth_scale_sigma: float = 0.5
-    """Of log depth scales after initialization from matches, where each depth map may have another scale."""
+    """Of log depth scales after structure from motion, where each depth map may have another scale."""
     sure_focal: float = 0.01
     """Relative error of the focal length by the matches up to which it may be far from the network's: 0.001 on
     turntables, 0.027 to 0.16 where a map follows a moving object."""
@@ -187,14 +187,6 @@ class Initializer:
     def _state(self, scene: BAScene, camera_model: CameraModel) -> BAState:
         """State of all tracks with a scene's poses and depth scales, and a lens."""
         return initial_state(scene.T_world_camera, camera_model, self.features, self.tracks, scene.log_depth_scale)
-
-    def from_matches(self, matches: Mapping[tuple[int, int], Matches], depths: FloatArray) -> InitialCandidate:
-        """Candidate from relative poses by matches; ``depths``: [N], median depth of each keyframe."""
-        edges = relative_poses.estimate_relative_poses(self.features, self.camera_model, matches)
-        T, log_scale = relative_poses.pose_graph_initialization(self.T_network, edges, depths)
-        priors = self._priors(self.camera_model, self.config.free_depth_scale_sigma)
-        start = initial_state(T, self.camera_model, self.features, self.tracks, log_scale)
-        return self._adjusted("matches", start, None, robust_ba.OPEN_LOOP_ROUNDS + robust_ba.FINE_ROUNDS, priors)
 
     def from_reconstruction(
         self, reconstruction: Reconstruction, matches: Mapping[tuple[int, int], Matches], T_otherwise: FloatArray

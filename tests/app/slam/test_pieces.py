@@ -173,24 +173,6 @@ def test_a_similar_place_further_on_is_no_loop() -> None:
     assert relative_poses.implausible_edges(T, edges) == {(0, 29)}
 
 
-def test_graph_connects_keyframes_of_different_scales() -> None:
-    truth = look_down(6)
-    video = Video(truth, truth, focal=FOCAL, scale_noise=0.0)
-    found = detected(video)
-    units = np.exp(np.random.default_rng(4).normal(0, 0.3, 6))
-    found = [f.scaled(u) for f, u in zip(found, units, strict=True)]
-    matches = {(i, j): matching.verify(found[i], found[j], matching.match(found[i], found[j]), 30)
-               for j in range(6) for i in range(j)}  # fmt: skip
-    edges = relative_poses.estimate_relative_poses(found, LENS, {pair: m for pair, m in matches.items() if len(m)})
-    blind = np.tile(truth[0], (6, 1, 1))
-    T, log_scale = relative_poses.pose_graph_initialization(blind, edges, 2.0 * units)
-    moved = invert_pose(T[0]) @ T
-    true = invert_pose(truth[0]) @ truth
-    assert np.abs(moved[:, :3, :3] - true[:, :3, :3]).max() < 0.02
-    assert np.abs(np.exp(log_scale) * units / units[0] - 1).max() < 0.05
-    assert np.abs(moved[:, :3, 3] / units[0] - true[:, :3, 3]).max() < 0.1
-
-
 def test_faint_texture_is_detected_and_matched() -> None:
     truth = walk(30)[:2]
     video = Video(truth, truth, scale_noise=0.0, focal=FOCAL)
