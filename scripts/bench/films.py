@@ -32,13 +32,9 @@ def frame_at(frames: Sequence[Picture], index: int) -> Picture:
     return frames[min(turn, 2 * len(frames) - 2 - turn)]
 
 
-def write_film(path: Path, frames: Iterable[Picture]) -> None:
+def write_film(path: Path, frames: Iterable[Picture], size: tuple[int, int] = SIZE) -> None:
     """Write a video in MPEG-4 of 30 frames a second."""
-    writer = None
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 30, size)
     for image in frames:
-        if writer is None:
-            size = image.shape[1], image.shape[0]
-            writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 30, size)
         writer.write(cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
-    if writer is not None:
-        writer.release()
+    writer.release()

@@ -26,7 +26,8 @@ def run(options: Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         video, out = Path(folder) / "long.mp4", Path(folder) / "out"
         images = sample_frames(None)
-        write_film(video, (frame_at(images, index) for index in range(options.frames)))
+        shown = (frame_at(images, index) for index in range(options.frames))
+        write_film(video, shown, (images[0].shape[1], images[0].shape[0]))
         words = command(video, "-o", out, "--port", 0)
         readings: list[tuple[int, float]] = []
         with subprocess.Popen(

@@ -5,15 +5,14 @@ erroneous depth are generated. Nothing is rendered and no descriptor computed, s
 """
 
 import multiprocessing
-import resource
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from bench.generated import Walk, course, drifted
 from bench.table import row
+from stream_recon.app.core.process import peak_host_memory_mb
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.slam.offline.refine import RefineOptions, refine
 from stream_recon.app.slam.offline.report import WarmStart
@@ -23,21 +22,6 @@ EVERY = 4
 """Frames from one keyframe to the next."""
 TURN_DEG, STRETCH = 0.17, 0.03
 """The network's errors a frame, which add up: of a turn, and of a step as a share."""
-
-
-def measure_apart(function: Callable[[int], None], sizes: Sequence[int]) -> None:
-    """Measure each size in a separate process, for its own peak memory."""
-    spawn = multiprocessing.get_context("spawn")
-    for size in sizes:
-        process = spawn.Process(target=function, args=(size,))
-        process.start()
-        process.join()
-        if process.exitcode:
-            raise SystemExit(f"measuring {size} failed")
-
-
-def peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measure(frames: int) -> None:
@@ -55,7 +39,7 @@ def measure(frames: int) -> None:
     row(
         f"refining {frames} frames, {refined.report.keyframes} keyframes, {refined.report.loops} loops",
         f"{wall_s:.1f} s, {1e3 * wall_s / frames:.1f} ms a frame ({stages}), {cpu_s:.0f} s of processor time, "
-        f"peak {peak_mib():.0f} MiB, ATE / path {before:.5f} before, {after:.5f} after",
+        f"peak {peak_host_memory_mb():.0f} MiB, ATE / path {before:.5f} before, {after:.5f} after",
     )
 
 
@@ -64,4 +48,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    measure_apart(measure, (options.frames,) if options.frames else SIZES)
+    """Measure each size in a separate process, for its own peak memory."""
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        pool.map(measure, (options.frames,) if options.frames else SIZES, chunksize=1)

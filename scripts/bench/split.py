@@ -8,9 +8,9 @@ import numpy as np
 
 from bench import SAMPLE
 from bench.batch import add_batch_options, batch_options
+from bench.colmap import figures
 from bench.command import run_program
 from bench.table import row
-from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.result.folder import read_result
 
 
@@ -18,15 +18,10 @@ def shown_phases(phases: dict[str, float]) -> str:
     return ", ".join(f"{name} {seconds:.2f}" for name, seconds in phases.items()) + " s"
 
 
-def sample_ate(folder: Path) -> float:
+def sample_ate(folder: Path) -> str:
     """ATE over path length of a result of the sample."""
-    cameras = read_result(folder).cameras
-    with np.load(SAMPLE.with_suffix(".truth.npz")) as truth:
-        poses = truth["T_world_camera"][[camera.index for camera in cameras]].astype(np.float64)
-    ours = np.stack([camera.T_world_camera for camera in cameras])
-    error = pose_errors(ours, poses, np.ones(len(poses) - 1, bool)).ate_over_path
-    assert error is not None
-    return error
+    truth = dict(enumerate(np.load(SAMPLE.with_suffix(".truth.npz"))["T_world_camera"]))
+    return figures({camera.index: camera.T_world_camera for camera in read_result(folder).cameras}, truth)[1]
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -54,4 +49,4 @@ def run(options: Namespace) -> None:
                 ate.append(sample_ate(Path(folder) / name / scene["name"]))
     row("speed-up", f"{seconds[0] / seconds[1]:.2f} times as fast")
     if ate:
-        row("ATE / path uncut, in chunks", f"{ate[0]:.4f}, {ate[1]:.4f}")
+        row("ATE / path uncut, in chunks", ", ".join(ate))
