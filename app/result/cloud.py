@@ -2,7 +2,8 @@
 
 The file holds the points of one frame after another, thinned by voxels: the first frame that sees a voxel gives its
 point. While the run goes on, a frame's points are compared with earlier keyframes. `PointCloud.rebuild` unprojects
-every frame again from its depth file, and compares it with frames before and after. A frame without a file, see
+again, from their depth files, the frames that show more than the one before, and compares each with frames before and
+after. A frame without a file, see
 `DiskLimit`, keeps its points, moved by the similarity of its revision; new intrinsics and depth fields are not applied
 to them.
 """
@@ -27,7 +28,7 @@ from stream_recon.app.core.types import FrameResult
 from stream_recon.app.core.voxels import VoxelTable
 from stream_recon.app.result.cameras import CAMERAS_NAME, FrameCamera, iterate_cameras
 from stream_recon.app.result.commit import FolderChange
-from stream_recon.app.result.consistent import ConsistentFrames, RecentKeyframes, with_neighbours
+from stream_recon.app.result.consistent import ConsistentFrames, RecentKeyframes
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.files import PlyFile, in_order, output_errors
 from stream_recon.app.result.folder import ResultFolder, result_of
@@ -38,6 +39,10 @@ BYTES_PER_FRAME = 8 * 13
 """Size on the disk of a frame's pose and depth scale in `PointCloud`: 3x4 and 1 float64."""
 ColouredPoints = tuple[NDArray[np.float32], NDArray[np.uint8]]
 """Points [N, 3] in the world, and their colours [N, 3]."""
+
+
+def _no_points() -> ColouredPoints:
+    return np.empty((0, 3), np.float32), np.empty((0, 3), np.uint8)
 
 
 class PointCloud:
@@ -92,9 +97,9 @@ class PointCloud:
     def _frames(self) -> Iterator[Callable[[], ColouredPoints]]:
         frames = ConsistentFrames(partial(result_of, self._folder), self._config)
         cameras = islice(iterate_cameras(self._folder / CAMERAS_NAME), len(self._written))
-        for row, (camera, others) in enumerate(with_neighbours(cameras)):
+        for row, (camera, others, is_new) in enumerate(frames.new_views(cameras)):
             if depth_path(self._folder, camera.index).is_file():
-                yield partial(frames.world_points, camera, others)
+                yield partial(frames.world_points, camera, others) if is_new else _no_points
             else:
                 yield partial(self._moved, row, camera)
 
@@ -164,5 +169,8 @@ def write_result_cloud(
     config = config or result.points
     cameras = result.surface_cameras
     frames = ConsistentFrames(result.surface_of, config)
-    points = (partial(frames.world_points, camera, others) for camera, others in with_neighbours(cameras))
+    points = (
+        partial(frames.world_points, camera, others) if is_new else _no_points
+        for camera, others, is_new in frames.new_views(cameras)
+    )
     write_cloud(path, config.voxel, points, len(cameras), on_progress, cancelled)
