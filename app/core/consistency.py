@@ -49,10 +49,6 @@ GRID = 5
 """Points along each side of a view that its overlap with others is estimated from."""
 
 
-PlacedCamera = tuple[NDArray[np.float64], Intrinsics, tuple[int, int]]
-"""Pose [4, 4], intrinsics and image size (width, height) of a camera."""
-
-
 @dataclass(frozen=True)
 class DepthView:
     """A depth map with its camera, to compare other views with."""
@@ -198,7 +194,7 @@ def consistent_pixels(
 ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
     """Mask [h, w] of a frame's pixels to keep, and its depth [h, w], averaged over the views that agree.
 
-    With a ``step`` above 1, blocks of so many pixels are judged by one of them, and the depth is the frame's own.
+    With a ``step`` above 1, blocks of so many pixels are judged by their first one, whose depth alone is averaged.
 
     Of the `sure_pixels`, those stay that one view confirms, or two where `MANY` have a free sight, and that not more
     views see through; also those that no other view sees. Measured stereo stays where no more than one view more sees
@@ -213,20 +209,31 @@ def consistent_pixels(
     free = (votes.observed == 0) | ((votes.agree >= needed) & (balance >= 0))
     if result.certainty is not None:
         free |= (result.certainty[::step, ::step] >= Certainty.NEAR) & (balance >= -1)
-    if step == 1:
-        return keep & free, votes.depth
     height, width = keep.shape
-    return keep & free.repeat(step, axis=0).repeat(step, axis=1)[:height, :width], own.depth
+    depth = own.depth.copy()
+    depth[::step, ::step] = votes.depth
+    return keep & free.repeat(step, axis=0).repeat(step, axis=1)[:height, :width], depth
 
 
-def choose_neighbours(own: DepthView, cameras: Sequence[PlacedCamera], max_count: int) -> list[int]:
-    """Numbers of at most ``max_count`` cameras that see much of a view from other directions, the best first."""
+def choose_neighbours(
+    own: DepthView, cameras: Sequence[tuple[NDArray[np.float64], Intrinsics, tuple[int, int]]], max_count: int
+) -> list[int]:
+    """Numbers of at most ``max_count`` cameras that see much of a view from other directions, the best first.
+
+    Args:
+        cameras: pose [4, 4], intrinsics and image size (width, height) of each camera.
+    """
     points = own.sparse_points
     if not cameras or not len(points):
         return []
     T = np.array([pose for pose, _, _ in cameras])
-    pixels = _project(points, cameras)
-    overlap = ((pixels >= 0) & (pixels < 1)).all(axis=2).mean(axis=1)
+    K = np.array([[k.fx, k.fy, k.cx, k.cy] for _, k, _ in cameras])[:, None]
+    size = np.array([size for _, _, size in cameras], np.float64)[:, None]
+    local = np.einsum("nji,nkj->nki", T[:, :3, :3], points[None] - T[:, None, :3, 3])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pixels = local[..., :2] / local[..., 2:] * K[..., :2] + K[..., 2:]
+        visible = (local[..., 2] > 0) & ((pixels >= 0) & (pixels < size)).all(axis=2)
+    overlap = visible.mean(axis=1)
     middle = np.median(points, axis=0)
     rays = _unit(T[:, :3, 3] - middle)
     angle = _angles(rays, _unit(own.T_world_camera[None, :3, 3] - middle)[0])
@@ -242,24 +249,6 @@ def choose_neighbours(own: DepthView, cameras: Sequence[PlacedCamera], max_count
         score = score * np.clip(_angles(rays, rays[best]) / GOOD_ANGLE, 0.01, 1)
         score[best] = 0
     return chosen
-
-
-def image_movement(points: NDArray[np.float64], before: PlacedCamera, after: PlacedCamera) -> float:
-    """Mean movement of points [N, 3] from one camera's image to another's, in image sides: at most 1, as without any
-    point."""
-    pixels = _project(points, [before, after])
-    return float(np.abs(pixels[1] - pixels[0]).clip(max=1).mean()) if len(points) else 1.0
-
-
-def _project(points: NDArray[np.float64], cameras: Sequence[PlacedCamera]) -> NDArray[np.float64]:
-    """Image coordinates [C, N, 2] of points [N, 3] in the world, 0 to 1 within the image; inf behind the camera."""
-    T = np.array([pose for pose, _, _ in cameras])
-    K = np.array([[k.fx, k.fy, k.cx, k.cy] for _, k, _ in cameras])[:, None]
-    size = np.array([size for _, _, size in cameras], np.float64)[:, None]
-    local = np.einsum("nji,nkj->nki", T[:, :3, :3], points[None] - T[:, None, :3, 3])
-    depth = local[..., 2:]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(depth > 0, (local[..., :2] / depth * K[..., :2] + K[..., 2:]) / size, np.inf)
 
 
 def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:

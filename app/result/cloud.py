@@ -28,7 +28,7 @@ from stream_recon.app.core.types import FrameResult
 from stream_recon.app.core.voxels import VoxelTable
 from stream_recon.app.result.cameras import CAMERAS_NAME, FrameCamera, iterate_cameras
 from stream_recon.app.result.commit import FolderChange
-from stream_recon.app.result.consistent import ConsistentFrames, RecentKeyframes
+from stream_recon.app.result.consistent import ConsistentFrames, RecentKeyframes, new_views
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.files import PlyFile, in_order, output_errors
 from stream_recon.app.result.folder import ResultFolder, result_of
@@ -97,7 +97,7 @@ class PointCloud:
     def _frames(self) -> Iterator[Callable[[], ColouredPoints]]:
         frames = ConsistentFrames(partial(result_of, self._folder), self._config)
         cameras = islice(iterate_cameras(self._folder / CAMERAS_NAME), len(self._written))
-        for row, (camera, others, is_new) in enumerate(frames.new_views(cameras)):
+        for row, (camera, others, is_new) in enumerate(new_views(cameras, self._config.voxel)):
             if depth_path(self._folder, camera.index).is_file():
                 yield partial(frames.world_points, camera, others) if is_new else _no_points
             else:
@@ -171,6 +171,6 @@ def write_result_cloud(
     frames = ConsistentFrames(result.surface_of, config)
     points = (
         partial(frames.world_points, camera, others) if is_new else _no_points
-        for camera, others, is_new in frames.new_views(cameras)
+        for camera, others, is_new in new_views(cameras, config.voxel)
     )
     write_cloud(path, config.voxel, points, len(cameras), on_progress, cancelled)

@@ -7,15 +7,9 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.consistency import (
-    NEIGHBOURS,
-    DepthView,
-    choose_neighbours,
-    consistent_pixels,
-    image_movement,
-)
+from stream_recon.app.core.consistency import NEIGHBOURS, DepthView, choose_neighbours, consistent_pixels
 from stream_recon.app.core.depth_points import FramePoints, frame_points
-from stream_recon.app.core.transforms import transform_points
+from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg, transform_points
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.configs.errors import OutputError
@@ -23,9 +17,8 @@ from stream_recon.configs.schema import PointsConfig
 
 WINDOW = 32
 """Frames before and after a frame of which its neighbours are chosen."""
-NEW_VIEW = 0.012
-"""Mean movement of the last view's points, in image sides, from which a frame shows more of the world. Keyframes by
-flow move more; of the sample with each frame a keyframe, half are left out, and 99 % of the voxels have a point nearby."""
+NEW_PLACE, NEW_DIRECTION_DEG = 2.0, 1.2
+"""Movement of a camera, in edges of voxels and in degrees, from which its view is read. Keyframes by flow move more."""
 MEMORY = 96 * 2**20
 """Bytes of frames that are kept in memory, about; a frame that is needed again is read again."""
 KEYFRAMES = 12
@@ -55,6 +48,7 @@ class ConsistentFrames:
     ) -> tuple[FrameResult, NDArray[np.bool_], NDArray[np.float32]]:
         """A frame, the mask [h, w] of its pixels to keep, and its depth [h, w] averaged over views that agree.
 
+        Of pixels closer than half a voxel at the frame's median depth, one in each block is kept.
         ``others``: frames of which neighbours are chosen; those that cannot be read are left out. Raises OutputError
         where the frame itself cannot be read.
         """
@@ -67,7 +61,11 @@ class ConsistentFrames:
                 views.append(self._frame(others[number])[1])
             except OutputError:
                 continue
-        return result, *consistent_pixels(result, own, views, self._config)
+        step = _pixel_step(own, self._config.voxel)
+        keep, depth = consistent_pixels(result, own, views, self._config, step)
+        mask = np.zeros_like(keep)
+        mask[::step, ::step] = keep[::step, ::step]
+        return result, mask, depth
 
     def points(self, camera: FrameCamera, others: Sequence[FrameCamera]) -> FramePoints:
         """A frame's points in camera axes; see `pixels`."""
@@ -80,20 +78,6 @@ class ConsistentFrames:
         """A frame's points [N, 3] in the world and their colours [N, 3]; see `pixels`."""
         points = self.points(camera, others)
         return transform_points(camera.T_world_camera, points.xyz), points.rgb
-
-    def new_views(self, cameras: Iterable[FrameCamera]) -> Iterator[tuple[FrameCamera, list[FrameCamera], bool]]:
-        """`with_neighbours`, and whether the frame shows more than the last one that did; so does one that cannot be
-        read, of which `pixels` says why."""
-        last = None
-        for camera, others in with_neighbours(cameras):
-            placed = (camera.T_world_camera, camera.intrinsics, camera.source_size)
-            is_new = last is None or last[2] != camera.segment or image_movement(*last[:2], placed) > NEW_VIEW
-            if is_new:
-                try:
-                    last = self._frame(camera)[1].sparse_points, placed, camera.segment
-                except OutputError:
-                    last = None
-            yield camera, others, is_new
 
     def _frame(self, camera: FrameCamera) -> tuple[FrameResult, DepthView]:
         with self._lock:
@@ -110,6 +94,12 @@ class ConsistentFrames:
             while self._bytes > MEMORY and len(self._kept) > 1:
                 self._bytes -= _bytes(self._kept.popitem(last=False)[1][0])
         return frame
+
+
+def _pixel_step(view: DepthView, voxel: float) -> int:
+    """Pixels within half a voxel along an axis at the median depth: at least 1."""
+    known = view.depth[view.depth > 0]
+    return max(1, int(voxel * view.camera.fx / (2 * float(np.median(known))))) if len(known) else 1
 
 
 def _bytes(result: FrameResult) -> int:
@@ -130,6 +120,22 @@ def with_neighbours(cameras: Iterable[FrameCamera]) -> Iterator[tuple[FrameCamer
         current = ahead.popleft()
         yield current, [*before, *ahead]
         before.append(current)
+
+
+def new_views(cameras: Iterable[FrameCamera], voxel: float) -> Iterator[tuple[FrameCamera, list[FrameCamera], bool]]:
+    """`with_neighbours`, and whether the camera has moved since the last one that had, for points of that ``voxel``."""
+    last: FrameCamera | None = None
+    for camera, others in with_neighbours(cameras):
+        is_new = last is None or last.segment != camera.segment or _has_moved(last, camera, voxel)
+        if is_new:
+            last = camera
+        yield camera, others, is_new
+
+
+def _has_moved(before: FrameCamera, after: FrameCamera, voxel: float) -> bool:
+    motion = invert_pose(before.T_world_camera) @ after.T_world_camera
+    turned = float(rotation_angle_deg(motion[:3, :3])) > NEW_DIRECTION_DEG
+    return turned or float(np.linalg.norm(motion[:3, 3])) > NEW_PLACE * voxel
 
 
 class RecentKeyframes:

@@ -12,7 +12,10 @@ from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.ply import VERTEX
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
+from stream_recon.app.core.voxels import voxel_first
 from stream_recon.app.result.amend import rebuild_cloud
+from stream_recon.app.result.cameras import FrameCamera
+from stream_recon.app.result.consistent import ConsistentFrames
 from stream_recon.app.result.disk_limit import DiskLimit
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result
@@ -121,6 +124,30 @@ def test_frames_without_depth_files_take_their_points_along(tmp_path: Path) -> N
     a, b = (xyz_of(tmp_path / keep) for keep in ("all", "none"))
     assert len(b) == pytest.approx(len(a), rel=0.35) and len(b) < len(a)
     assert np.quantile(cKDTree(b).query(a)[0], 0.99) < 2 * GROWN.scale * VOXEL
+
+
+def test_a_camera_that_stands_adds_no_points(tmp_path: Path) -> None:
+    first = walk()[0]
+    nudge = np.eye(4)
+    nudge[0, 3] = VOXEL
+    for name, pose in (("stands", nudge), ("moves", np.diag([-1.0, 1, -1, 1]))):
+        second = replace(first, index=1, T_world_camera=first.T_world_camera @ pose)
+        room_writer(tmp_path / name, [first, second]).finish(DONE)
+    room_writer(tmp_path / "alone", [first]).finish(DONE)
+    alone, stands, moves = (len(xyz_of(tmp_path / name)) for name in ("alone", "stands", "moves"))
+    assert stands < 1.01 * alone and moves > 1.5 * alone
+
+
+def test_pixels_much_closer_than_voxels_are_thinned(tmp_path: Path) -> None:
+    fine = walk()[:2]
+    coarse = replace(POINTS, voxel=50 * VOXEL)
+    for result in fine:
+        read = {result.index: result}
+        camera = FrameCamera.from_result(result)
+        full, thin = (ConsistentFrames(lambda c, r=read: r[c.index], config) for config in (POINTS, coarse))
+        count, rest = len(full.points(camera, [])), len(thin.points(camera, []))
+        cells = len(voxel_first(full.points(camera, []).xyz, coarse.voxel))
+        assert cells < rest < count / 3
 
 
 def test_later_frames_confirm_points_at_the_end(tmp_path: Path) -> None:
