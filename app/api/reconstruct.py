@@ -16,7 +16,7 @@ from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.run.options import DENSE_SIDE, RunJob, RunOptions
 from stream_recon.app.slam.mode import MappingChoice
 from stream_recon.app.sources.calibration import EXIF, parse_camera
-from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.frame_choice import FrameChoice, rig_text
 from stream_recon.app.sources.images import NAME, open_images
 from stream_recon.app.sources.source import Source
 from stream_recon.app.stages.source_run import SourceRun, reconstruct_source
@@ -118,8 +118,8 @@ def reconstruct(
         chosen(name, value, choices)
     if isinstance(source, Iterator) and resume:
         raise ConfigError("an iterator cannot be read again to resume: give a list, or overwrite=True")
-    mask_folder, rig_file = (None if path is None else str(Path(path).absolute()) for path in (masks, rig))
-    frames = FrameChoice(stride, fps, start, end, max_frames, _camera(intrinsics), mask_folder, topic, rig_file)
+    mask_folder = None if masks is None else str(Path(masks).absolute())
+    frames = FrameChoice(stride, fps, start, end, max_frames, _camera(intrinsics), mask_folder, topic, rig_text(rig))
     least = None if confidence is None else str(confidence)
     every = None if keyframes is None else str(keyframes)
     file = None if weights is None else Path(weights)

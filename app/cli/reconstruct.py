@@ -44,7 +44,9 @@ def reconstruct_command(
     start: Annotated[float | None, shared.option("Start at this second of the source.", panel=shared.INPUT)] = None,
     end: Annotated[float | None, shared.option("Stop before this second of the source.", panel=shared.INPUT)] = None,
     max_frames: shared.MaxFrames = None,
-    topic: Annotated[str | None, shared.option("Image topic of a ROS recording.", panel=shared.INPUT)] = None,
+    topic: Annotated[
+        str | None, shared.option("Topic of a ROS recording; of a rig several, by commas.", panel=shared.INPUT)
+    ] = None,
     masks: Annotated[
         Path | None,
         shared.option(
@@ -55,7 +57,7 @@ def reconstruct_command(
         Path | None,
         shared.option(
             "Rig of several cameras: Kalibr's camchain, COLMAP's rig_config.json, EuRoC's mav0 or KITTI's calib.txt; "
-            "the source is the folder of their folders or films.",
+            "the source is the folder of their folders or films, or a ROS recording. tf: as the recording states.",
             panel=shared.INPUT,
         ),
     ] = None,
@@ -140,12 +142,12 @@ def reconstruct_command(
     """Reconstruct camera poses, depth and a 3D point cloud from a video, frame by frame."""
     from stream_recon.app.engine.model_choice import ModelChoice
     from stream_recon.app.run.options import RunJob, RunOptions
-    from stream_recon.app.sources.frame_choice import FrameChoice
+    from stream_recon.app.sources.frame_choice import FrameChoice, rig_text
 
     camera = shared.source_camera(intrinsics)
-    mask_folder, rig_file = (None if path is None else str(path.absolute()) for path in (masks, rig))
+    mask_folder = None if masks is None else str(masks.absolute())
     options = RunOptions(
-        FrameChoice(stride, fps, start, end, max_frames, camera, mask_folder, topic, rig_file),
+        FrameChoice(stride, fps, start, end, max_frames, camera, mask_folder, topic, rig_text(rig)),
         ModelChoice(preset, weights, device, attention, keyframes, cache, confidence, voxel, precision),
         keep_depth=keep_depth,
         max_disk=max_disk,

@@ -1,6 +1,6 @@
 """Data types that pass through the program (frames, results, revisions of results), and the interface of an engine."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum, StrEnum
 from functools import cached_property
@@ -29,16 +29,6 @@ class Frame:
     turn: NDArray[np.float64] | None = None
     """[3, 3], rotation from the axes of a segment's first frame to those of the run's first one, which both were taken
     from the same place; None: unknown."""
-
-
-def frames_at(source: Iterable[Frame], indices: Collection[int]) -> Iterator[Frame]:
-    """The frames of a source with these indices; it is read up to the last of them."""
-    last = max(indices, default=-1)
-    for frame in source:
-        if frame.index in indices:
-            yield frame
-        if frame.index >= last:
-            return
 
 
 def reduced_size(size: tuple[int, int], side: int, least: int = 1) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from stream_recon.app.datasets import colmap, kitti_raw, nerfstudio, recording, rgbd, rigs, rooms, sequence
+from stream_recon.app.datasets import colmap, nerfstudio, recording, rgbd, rigs, sequence
 from stream_recon.app.datasets.recording import Recording, images_in
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.configs.errors import ConfigError, InputError
@@ -57,12 +57,9 @@ FILES = {
     "icl-nuim": "associations.txt and rgb/; NAME.gt.freiburg, depth/",
     "euroc": "mav0/cam0/data.csv; sensor.yaml, mav0/state_groundtruth_estimate0/data.csv",
     "kitti": "sequences/NN/ with image_2 (else image_0) and times.txt or calib.txt, poses/NN.txt; or a drive with "
-    "image_02/data, image_02/timestamps.txt, oxts/ and calib_*.txt",
+    "image_02/data, image_02/timestamps.txt and calib_cam_to_cam.txt",
     "7scenes": "seq-NN/ with frame-*.color.png; .pose.txt, .depth.png",
     "scannet": "color/ and pose/ or intrinsic/; depth/, intrinsic/intrinsic_color.txt",
-    "replica": "traj.txt and results/frame*.jpg; results/depth*.png, cam_params.json here or one folder above",
-    "oxford-spires": "raw/cam0, images/cam0 or cam0 with SECONDS.NANOSECONDS.jpg; processed/trajectory/gt-tum.txt or "
-    "gt-tum.txt",
     "nerfstudio": "transforms.json and the images that it names",
     "colmap": "images/ and sparse/0 (or sparse) with cameras and images, .bin or .txt; points3D",
     "sequence": "rgb/ and poses.txt, intrinsics.txt or sparse/; depth/",
@@ -80,23 +77,11 @@ READERS: tuple[DatasetReader, ...] = (
     DatasetReader("tum", "TUM RGB-D", rgbd.is_tum, COUNT_RGB_LIST, rgbd.load_tum),
     DatasetReader("icl-nuim", "ICL-NUIM (TUM-compatible PNGs)", rgbd.is_icl, COUNT_ASSOCIATED, rgbd.load_icl),
     DatasetReader("euroc", "EuRoC MAV", rigs.is_euroc, rigs.count_euroc, rigs.load_euroc),
+    DatasetReader("kitti", "KITTI odometry", rigs.is_kitti, _count(rigs.kitti_images), rigs.load_kitti),
     DatasetReader(
-        "kitti",
-        "KITTI odometry",
-        lambda path: rigs.is_kitti(path) or kitti_raw.is_kitti_raw(path),
-        _count(lambda path: (kitti_raw.kitti_raw_images if kitti_raw.is_kitti_raw(path) else rigs.kitti_images)(path)),
-        lambda path: (kitti_raw.load_kitti_raw if kitti_raw.is_kitti_raw(path) else rigs.load_kitti)(path),
+        "7scenes", "7-Scenes", rgbd.is_seven_scenes, _count(rgbd.seven_scenes_images), rgbd.load_seven_scenes
     ),
-    DatasetReader(
-        "7scenes", "7-Scenes", rooms.is_seven_scenes, _count(rooms.seven_scenes_images), rooms.load_seven_scenes
-    ),
-    DatasetReader("scannet", "ScanNet (exported)", rooms.is_scannet, _count("color"), rooms.load_scannet),
-    DatasetReader(
-        "replica", "Replica (rendered trajectories)", rooms.is_replica, _count(rooms.replica_images), rooms.load_replica
-    ),
-    DatasetReader(
-        "oxford-spires", "Oxford Spires images", rigs.is_spires, _count(rigs.spires_images), rigs.load_spires
-    ),
+    DatasetReader("scannet", "ScanNet (exported)", rgbd.is_scannet, _count("color"), rgbd.load_scannet),
     DatasetReader(
         "nerfstudio",
         "nerfstudio, instant-ngp",

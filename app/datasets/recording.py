@@ -79,9 +79,9 @@ def has_images(folder: Path) -> bool:
     return folder.is_dir() and bool(list_images(folder))
 
 
-def frame_numbers(images: Sequence[Path], prefix: str = "") -> list[int]:
-    """Numbers in the images' names after a prefix; their positions where not all names are numbers."""
-    stems = [path.stem.removeprefix(prefix) for path in images]
+def frame_numbers(images: Sequence[Path]) -> list[int]:
+    """Numbers that are the images' names; their positions where not all names are numbers."""
+    stems = [path.stem for path in images]
     return [int(stem) for stem in stems] if all(s.isdecimal() for s in stems) else list(range(len(images)))
 
 

@@ -1,19 +1,38 @@
-"""Readers of RGB-D SLAM benchmarks, which have lists of files with timestamps, and a trajectory.
+"""Readers of RGB-D benchmarks: with lists of files with timestamps and a trajectory, or a pose for each frame.
 
 TUM RGB-D (Sturm et al., IROS 2012), Bonn RGB-D Dynamic (Palazzolo et al., IROS 2019), ETH3D SLAM (Schöps et al.,
-CVPR 2019), ICL-NUIM (Handa et al., ICRA 2014). Their calibrations have the centre of pixel (0, 0) at (0, 0).
+CVPR 2019), ICL-NUIM (Handa et al., ICRA 2014); 7-Scenes (Shotton et al., CVPR 2013) and ScanNet as its reader exports
+it (Dai et al., CVPR 2017), which have no timestamps. Calibrations have the centre of pixel (0, 0) at (0, 0).
 """
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Recording, TimedImages, in_time_order
-from stream_recon.app.datasets.text import content_lines, listed_file, number_row, numbers, rigid, timed_files
+from stream_recon.app.datasets.recording import (
+    DepthImages,
+    PinholeCamera,
+    Recording,
+    TimedImages,
+    has_images,
+    images_in,
+    in_time_order,
+)
+from stream_recon.app.datasets.text import (
+    content_lines,
+    listed_file,
+    number_row,
+    number_rows,
+    numbers,
+    read_pose_files,
+    rigid,
+    timed_files,
+)
 from stream_recon.app.datasets.trajectories import associate, in_seconds, matched_poses
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.image_decoding import read_depth_image
@@ -59,6 +78,12 @@ ICL_CAMERA = centred(481.20, 480.00, 319.50, 239.50)
 """Virtual camera, as published, with a positive fy."""
 ICL_MIRROR = np.diag([1.0, -1.0, 1.0, 1.0])
 """Reflection in y from the left-handed axes of the trajectory."""
+MILLIMETRES = 1000.0
+"""Steps of depth images in a metre."""
+SEVEN_SCENES_CAMERA = PinholeCamera(Intrinsics(585.0, 585.0, 320.0, 240.0), (640, 480))
+"""Camera that the data set recommends; it has no calibration."""
+SEVEN_SCENES_NO_DEPTH = 65535
+"""Value of unknown depth."""
 
 
 def is_tum(path: Path) -> bool:
@@ -196,3 +221,63 @@ def _timed_depth(table: Path, times: FloatArray) -> DepthImages | None:
     depth_times, files = timed_files(table)
     matches = associate(times, in_seconds(depth_times))
     return DepthImages({i: files[m] for i, m in enumerate(matches) if m >= 0}, DEPTH_UNITS_PER_METRE)
+
+
+def is_seven_scenes(path: Path) -> bool:
+    return next(path.glob("frame-*.color.*"), None) is not None
+
+
+def is_scannet(path: Path) -> bool:
+    return has_images(path / "color") and any((path / part).is_dir() for part in ("pose", "intrinsic"))
+
+
+def seven_scenes_images(path: Path) -> tuple[Path, ...]:
+    return tuple(image for image in images_in(path) if image.name.startswith("frame-") and ".color." in image.name)
+
+
+def load_seven_scenes(path: Path) -> Recording:
+    """7-Scenes: frame-000000.color.png, .pose.txt and .depth.png, in millimetres, 65535 unknown."""
+    images = seven_scenes_images(path)
+    names = {i: image.name.split(".color.")[0] for i, image in enumerate(images)}
+    depth = {i: path / f"{name}.depth.png" for i, name in names.items()}
+    return Recording(
+        images=images,
+        poses=read_pose_files({i: path / f"{name}.pose.txt" for i, name in names.items()}),
+        camera=SEVEN_SCENES_CAMERA,
+        read_depth=_existing(depth, MILLIMETRES, SEVEN_SCENES_NO_DEPTH),
+    )
+
+
+def load_scannet(path: Path) -> Recording:
+    """ScanNet: color/N.jpg, pose/N.txt, depth/N.png in millimetres, intrinsic/intrinsic_color.txt."""
+    images = images_in(path / "color")
+    calibration = path / "intrinsic" / "intrinsic_color.txt"
+    camera, unusable = None, None
+    if calibration.is_file():
+        K = number_rows(calibration, 3)
+        if K.shape[0] < 3 or min(K[0, 0], K[1, 1]) <= 0:
+            raise InputError(f"{calibration} must have a 4x4 camera matrix")
+        camera = PinholeCamera(centred(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2])))
+    elif calibration.parent.is_dir():
+        unusable = f"there is no {calibration.name} in {calibration.parent.name}, whose other cameras are not used"
+    poses = read_pose_files(_numbered_alike(path / "pose", images, ".txt"))
+    return Recording(
+        images=images,
+        poses=poses,
+        camera=camera,
+        unusable=unusable,
+        read_depth=_existing(_numbered_alike(path / "depth", images, ".png"), MILLIMETRES),
+        warnings=("no image has a pose in pose/",) if (path / "pose").is_dir() and not poses else (),
+    )
+
+
+def _numbered_alike(folder: Path, images: Sequence[Path], suffix: str) -> dict[int, Path]:
+    """Files of the images' names, or numbers without their zeros, by position; they may not exist."""
+    by_number = {int(file.stem): file for file in folder.glob(f"*{suffix}") if file.stem.isdecimal()}
+    own = ((folder / f"{image.stem}{suffix}", image.stem) for image in images)
+    return {i: by_number.get(int(stem), file) if stem.isdecimal() else file for i, (file, stem) in enumerate(own)}
+
+
+def _existing(files: dict[int, Path], units_per_metre: float, invalid: int = 0) -> DepthImages | None:
+    """Reader of depth images; None where there are none."""
+    return DepthImages(files, units_per_metre, invalid) if any(map(Path.is_file, files.values())) else None

@@ -1,9 +1,10 @@
 """Readers of data sets from vehicles and sensor rigs, whose true poses are of another sensor than the camera.
 
-KITTI odometry (Geiger et al., CVPR 2012), EuRoC (Burri et al., IJRR 2016), Oxford Spires (Tao et al., IJRR 2025).
+KITTI odometry (Geiger et al., CVPR 2012), KITTI raw (Geiger et al., IJRR 2013), EuRoC (Burri et al., IJRR 2016).
 """
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,6 @@ from stream_recon.app.datasets.text import (
     listed_file,
     named_numbers,
     number_rows,
-    pose_from_quaternion,
     read_pose_lines,
     read_text,
 )
@@ -42,53 +42,33 @@ from stream_recon.configs.errors import ConfigError, InputError
 KITTI_FPS = 10.0
 """Frame rate without times.txt, that of the recordings."""
 NANOSECONDS = 1e-9
-STAMPED_NAME = re.compile(r"\d{9,10}\.\d{6,9}")
-"""Names of images of Oxford Spires: seconds and fraction."""
-SPIRES_FOLDERS = (
-    "raw/cam0",
-    "images/cam0",
-    "cam0",
-    "images/alphasense_driver_ros_cam0_debayered_image_compressed",
-    "alphasense_driver_ros_cam0_debayered_image_compressed",
-)
-SPIRES_TRUTH = ("processed/trajectory/gt-tum.txt", "trajectory/gt-tum.txt", "gt-tum.txt", "groundtruth.txt")
-SPIRES_BASE_LIDAR = pose_from_quaternion(np.array([0.0, 0.0, 0.124]), np.array([0.0, 0.0, 1.0, 0.0]), "calibration")
-"""T_base_lidar of the rig, as published."""
-SPIRES_CAMERA_LIDAR = pose_from_quaternion(
-    np.array([0.000351, -0.079574, -0.053826]), np.array([0.503473, 0.500334, -0.494754, 0.501398]), "calibration"
-)
-"""T_cam_lidar of cam0, as published."""
+DRIVE_CAMERAS = ("image_02", "image_00")
+DRIVE_CAMERA_FILE = "calib_cam_to_cam.txt"
 
 
 def is_kitti(path: Path) -> bool:
+    """Whether a folder is a sequence of KITTI odometry, or a drive of KITTI raw."""
     tables = any((path / name).is_file() for name in ("calib.txt", "times.txt"))
-    return tables and any(has_images(path / name) for name in ("image_2", "image_0"))
+    return _is_drive(path) or (tables and any(has_images(path / name) for name in ("image_2", "image_0")))
 
 
 def is_euroc(path: Path) -> bool:
     return (_euroc_base(path) / "cam0" / "data.csv").is_file()
 
 
-def is_spires(path: Path) -> bool:
-    return _spires_folder(path) is not None
-
-
 def kitti_images(path: Path) -> tuple[Path, ...]:
-    return images_in(path / _kitti_camera(path))
+    return images_in(path / _drive_camera(path) / "data" if _is_drive(path) else path / _kitti_camera(path))
 
 
 def count_euroc(path: Path) -> int:
     return len(content_lines(_euroc_base(path) / "cam0" / "data.csv"))
 
 
-def spires_images(path: Path) -> tuple[Path, ...]:
-    folder = _spires_folder(path)
-    assert folder is not None, "the folder was recognised by it"
-    return tuple(image for image in images_in(folder) if STAMPED_NAME.fullmatch(image.stem))
-
-
 def load_kitti(path: Path) -> Recording:
-    """KITTI: sequences/NN with image_2 (else image_0), times.txt, calib.txt; poses/NN.txt of the left grey camera."""
+    """KITTI: sequences/NN with image_2 (else image_0), times.txt, calib.txt; poses/NN.txt of the left grey camera. Of
+    drives of KITTI raw the navigation unit's poses (oxts) are not read: KITTI odometry has the true ones."""
+    if _is_drive(path):
+        return _load_drive(path)
     folder = _kitti_camera(path)
     images = images_in(path / folder)
     frames = frame_numbers(images)
@@ -135,21 +115,6 @@ def load_euroc(path: Path) -> Recording:
         calibration=camera if isinstance(camera, Calibration) else None,
         unusable=camera if isinstance(camera, str) else None,
         warnings=(*timed.warnings, *warnings, *unmatched),
-    )
-
-
-def load_spires(path: Path) -> Recording:
-    """Oxford Spires: images of cam0 named by their time, and gt-tum.txt of the rig's base; no intrinsics (fisheye)."""
-    images = spires_images(path)
-    timed = in_time_order(images, np.array([float(image.stem) for image in images]), images[0].parent)
-    truth = next((path / name for name in SPIRES_TRUTH if (path / name).is_file()), None)
-    poses, warnings = matched_poses(truth, timed.times)
-    T_base_camera = SPIRES_BASE_LIDAR @ np.linalg.inv(SPIRES_CAMERA_LIDAR)
-    return Recording(
-        images=timed.images,
-        timestamps=timed.times,
-        poses={i: pose @ T_base_camera for i, pose in poses.items()},
-        warnings=(*timed.warnings, *warnings),
     )
 
 
@@ -237,9 +202,57 @@ def _euroc_camera(names: Names, images: tuple[Path, ...]) -> Calibration | str:
     return f"{names.name} is of {camera.size[0]}x{camera.size[1]} pixels, the images of {size[0]}x{size[1]}: not used"
 
 
-def _spires_folder(path: Path) -> Path | None:
-    for name in SPIRES_FOLDERS:
-        folder = path / name
-        if folder.is_dir() and any(STAMPED_NAME.fullmatch(image.stem) for image in folder.iterdir()):
-            return folder
-    return None
+def _is_drive(path: Path) -> bool:
+    return (path / _drive_camera(path) / "timestamps.txt").is_file()
+
+
+def _load_drive(path: Path) -> Recording:
+    """A drive. Images of ``_sync`` drives are rectified; those of others have the distortion of the calibration."""
+    name = _drive_camera(path)
+    images = images_in(path / name / "data")
+    table = path / name / "timestamps.txt"
+    times = np.array([_date_seconds(line, f"{table} line {number}") for number, line in content_lines(table)])
+    rows = [int(image.stem) if image.stem.isdecimal() else -1 for image in images]
+    if min(rows) < 0 or max(rows) >= len(times):
+        raise InputError(f"{table} has {len(times)} lines, and there is an image {images[int(np.argmax(rows))].name}")
+    timed = in_time_order(images, times[rows], table)
+    camera, calibration, missing = None, None, [f"there is no {DRIVE_CAMERA_FILE}"]
+    above = (each / DRIVE_CAMERA_FILE for each in (path, *path.resolve().parents[:2]))
+    if (file := next(filter(Path.is_file, above), None)) is not None:
+        number, rectified = name.removeprefix("image_"), not path.resolve().name.endswith("_extract")
+        (camera, calibration), missing = _drive_cameras(file, number, rectified=rectified), []
+    return Recording(
+        images=timed.images,
+        timestamps=timed.times,
+        camera=camera,
+        calibration=calibration,
+        warnings=(*timed.warnings, *missing),
+    )
+
+
+def _drive_camera(path: Path) -> str:
+    return next((name for name in DRIVE_CAMERAS if has_images(path / name / "data")), DRIVE_CAMERAS[0])
+
+
+def _date_seconds(text: str, where: str) -> float:
+    """Seconds since 1970 of a date with nanoseconds."""
+    seconds, _, fraction = text.partition(".")
+    try:
+        moment = datetime.strptime(seconds.strip(), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+        return moment.timestamp() + float(f"0.{fraction.strip() or 0}")
+    except ValueError as error:
+        raise InputError(f"{where} must be a date and time ({error})") from error
+
+
+def _drive_cameras(file: Path, number: str, *, rectified: bool) -> tuple[PinholeCamera, Calibration | None]:
+    """Pinhole camera, and camera with distortion."""
+    size_name, K, D, P = f"S{'_rect' * rectified}_{number}", f"K_{number}", f"D_{number}", f"P_rect_{number}"
+    needed = {size_name: 2} | ({P: 12} if rectified else {K: 9, D: 5})
+    entries = named_numbers(file, needed, r"[SKDRT](_rect)?_\d\d|P_rect_\d\d|calib_time|corner_dist")
+    size = (int(entries[size_name][0]), int(entries[size_name][1]))
+    matrix = entries[P].reshape(3, 4) if rectified else entries[K].reshape(3, 3)
+    k = centred(matrix[0, 0], matrix[1, 1], matrix[0, 2], matrix[1, 2])
+    if rectified:
+        return PinholeCamera(k, size), None
+    distorted = Calibration(k.fx, k.fy, k.cx, k.cy, "perspective", tuple(map(float, entries[D])), size)
+    return PinholeCamera(k, size), distorted

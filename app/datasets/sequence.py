@@ -19,14 +19,10 @@ from numpy.typing import NDArray
 from stream_recon.app.core.ground_truth import DepthPoints, DepthTruth
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Recording, has_images
-from stream_recon.app.datasets.text import dataset_errors, number_row, number_rows, rigid
-from stream_recon.app.sources.calibration import same_aspect
+from stream_recon.app.datasets.text import dataset_errors, errors_in, number_row, number_rows, rigid
 from stream_recon.app.sources.image_decoding import fits_stored, read_image
 from stream_recon.app.sources.image_files import list_images
 from stream_recon.configs.errors import InputError
-
-ROTATION_TOLERANCE = 0.01
-"""Largest deviation of singular values of a rotation from 1: files round their numbers."""
 
 
 def is_sequence(path: Path) -> bool:
@@ -45,22 +41,23 @@ def read_sequence(folder: Path) -> Recording:
         raise InputError(f"{folder} is not an evaluation sequence: looked for {folder.name}/rgb/*.jpg or *.png")
     with dataset_errors(folder):
         intrinsics = folder / "intrinsics.txt"
-        row = number_row(intrinsics, 6) if intrinsics.is_file() else None
-        stated = None if row is None else (int(row[4]), int(row[5]))
-        described = row is not None or (folder / "poses.txt").is_file()
+        row = [*map(float, number_row(intrinsics, 6))] if intrinsics.is_file() else []
+        stated = (int(row[4]), int(row[5])) if row else None
+        described = bool(row) or (folder / "poses.txt").is_file()
         first = read_image(images[0], as_stored=described and fits_stored(images, stated))
         if first is None:
             raise InputError(f"{images[0]} cannot be read as an image")
-        size = (first.shape[1], first.shape[0])
+        with errors_in(intrinsics):
+            camera = PinholeCamera(Intrinsics(*row[:4]), stated) if row else None
+            if camera is not None:
+                camera.for_size((first.shape[1], first.shape[0]))
         dense = DepthImages({i: folder / "depth" / f"{image.stem}.png" for i, image in enumerate(images)}, 1000)
-        has_depth = sparse.is_dir() or (folder / "depth").is_dir()
+        points = [sparse / f"{image.stem}.txt" for image in images]
         return Recording(
             images=images,
             poses=_read_poses(folder / "poses.txt", images),
-            camera=None if row is None else PinholeCamera(_read_intrinsics(intrinsics, row, size), size),
-            read_depth=partial(_depth, dense, [sparse / f"{image.stem}.txt" for image in images])
-            if has_depth
-            else None,
+            camera=camera,
+            read_depth=partial(_depth, dense, points) if sparse.is_dir() or (folder / "depth").is_dir() else None,
             metric=not sparse.is_dir(),
         )
 
@@ -90,7 +87,7 @@ def _read_poses(path: Path, images: tuple[Path, ...]) -> dict[int, NDArray[np.fl
     known = {i: poses[k] for i, k in enumerate(keys) if k in poses and bool(np.isfinite(poses[k]).all())}
     # With the nearest rotation, rounding in the file does not show in small errors.
     where = f"{path}: the pose (camera-to-world, row-major) of"
-    return {i: rigid(pose, f"{where} {images[i].name}", ROTATION_TOLERANCE) for i, pose in known.items()}
+    return {i: rigid(pose, f"{where} {images[i].name}") for i, pose in known.items()}
 
 
 def _read_numbered_poses(path: Path) -> dict[int, NDArray[np.float64]]:
@@ -102,13 +99,3 @@ def _read_numbered_poses(path: Path) -> dict[int, NDArray[np.float64]]:
     if len(poses) != len(rows):
         raise InputError(f"{path}: {len(rows) - len(poses)} images have more than one pose")
     return poses
-
-
-def _read_intrinsics(path: Path, row: NDArray[np.float64], size: tuple[int, int]) -> Intrinsics:
-    fx, fy, cx, cy, width, height = map(float, row)
-    if min(fx, fy, width, height) <= 0:
-        raise InputError(f"{path} must have one line 'fx fy cx cy width height'")
-    if not same_aspect(size, (width, height)):
-        raise InputError(f"{path} is for {width:g}x{height:g} pixels; the images are {size[0]}x{size[1]}")
-    sx, sy = size[0] / width, size[1] / height
-    return Intrinsics(fx * sx, fy * sy, cx * sx, cy * sy)

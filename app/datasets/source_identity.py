@@ -39,7 +39,7 @@ def source_change(folder: Path, cameras: Sequence[FrameCamera], open_again: Call
     compared = {cameras[row].index: row for row in rows}
     read = 0
     with open_again() as source:
-        for frame in source.frames_at(set(compared)):
+        for frame in source.frames_at(compared):
             difference = _difference(folder, cameras, compared[frame.index], frame, timed=source.image_names is None)
             if difference is not None:
                 return f"frame {frame.index} {difference}"

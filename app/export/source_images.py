@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.types import FrameResult, frames_at
+from stream_recon.app.core.types import FrameResult
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.export.job import ExportJob
@@ -175,7 +175,7 @@ def _from_source(
 ) -> Images:
     unread = {camera.index: camera for camera in cameras}
     with open_again() as source:
-        for frame in frames_at(source, frozenset(unread)):
+        for frame in source.frames_at(frozenset(unread)):
             if (frame.rgb.shape[1], frame.rgb.shape[0]) == view.source_size:
                 mask = None if frame.mask is None else view.mask(frame.mask)
                 yield unread.pop(frame.index), view.image(frame.rgb), mask

@@ -6,7 +6,6 @@ import cv2
 import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray, Similarity
-from stream_recon.app.core.types import frames_at
 from stream_recon.app.export.view import PinholeView, shared_view
 from stream_recon.app.metric_scale.config import MarkerConfig
 from stream_recon.app.metric_scale.marker import Detector, MarkerDetection, scale_by_markers
@@ -47,7 +46,7 @@ def _detections(
     detector = Detector(config)
     view: PinholeView | None = None
     with open_again() as source:
-        for done, frame in enumerate(frames_at(source, searched), start=1):
+        for done, frame in enumerate(source.frames_at(searched), start=1):
             camera = searched[frame.index]
             view = view or shared_view([camera], tracks)
             for marker, corners in detector.find(np.asarray(cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2GRAY), np.uint8)):

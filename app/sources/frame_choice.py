@@ -2,8 +2,17 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from stream_recon.configs.errors import ConfigError, InputError
+
+TF = "tf"
+"""In place of a rig's file: what a ROS recording states of its cameras."""
+
+
+def rig_text(rig: str | Path | None) -> str | None:
+    """A rig as `FrameChoice` has it: the absolute name of its file, or `TF`."""
+    return None if rig is None else TF if str(rig) == TF else str(Path(rig).absolute())
 
 
 @dataclass(frozen=True)
@@ -25,9 +34,9 @@ class FrameChoice:
     masks: str | None = None
     """Folder of masks, see `MaskFolder`."""
     topic: str | None = None
-    """Image topic of a ROS recording; None: the only one."""
+    """Image topic of a ROS recording, for `TF` several with commas between; None: the only one, for `TF` all."""
     rig: str | None = None
-    """File of a rig of cameras, whose folders or films the source has; None: one camera."""
+    """File of a rig of cameras, of which the source has folders, films or topics, or `TF`; None: one camera."""
 
     def __post_init__(self) -> None:
         for name in ("camera", "masks", "topic", "rig"):

@@ -19,13 +19,13 @@ from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.camera_files import kalibr_camera
 from stream_recon.app.sources.camera_models import UnsupportedError, colmap_camera
-from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.frame_choice import TF, FrameChoice
 from stream_recon.app.sources.images import NAME, ImagesReader
 from stream_recon.app.sources.joined import CameraChange
 from stream_recon.app.sources.named_values import Names, parse_trees
-from stream_recon.app.sources.opening import open_reader
 from stream_recon.app.sources.rig_views import RigReader
-from stream_recon.app.sources.source import Source, source_of
+from stream_recon.app.sources.rosbag import is_recording
+from stream_recon.app.sources.source import Source, open_source, source_of
 from stream_recon.configs.errors import ConfigError, InputError
 
 FORMS = "Kalibr's camchain.yaml, COLMAP's rig_config.json, EuRoC's folder mav0 or KITTI's calib.txt"
@@ -41,6 +41,8 @@ class RigCamera:
     """Folder or film, without its suffix, below the source."""
     camera: Calibration
     T_first_camera: FloatArray  # [4, 4] in metres
+    topic: str | None = None
+    """Its topic of a ROS recording; None: called as the camera."""
 
 
 def read_rig(path: Path) -> list[RigCamera]:
@@ -121,7 +123,8 @@ def _kalibr(names: Names) -> list[RigCamera]:
             raise InputError(f"{block} has {'no' if cameras else 'a'} T_cn_cnm1")
         if values is not None:
             T_first_last = T_first_last @ invert_pose(_rigid(np.reshape(values, (4, 4)), f"{block}: T_cn_cnm1"))
-        cameras.append(RigCamera(block, kalibr_camera(table), T_first_last))
+        topic = table.take("rostopic")
+        cameras.append(RigCamera(block, kalibr_camera(table), T_first_last, None if topic is None else str(topic)))
     names.end("")
     return cameras
 
@@ -195,11 +198,11 @@ class CameraRigReader(RigReader):
 
 
 def open_rig(spec: str | Iterable[object], choice: FrameChoice) -> Source:
-    """The views of a rig in folders or films below ``spec``, or in its lists of images. Raises as `open_source`."""
+    """The views of a rig in folders or films below ``spec``, its topics or lists of images. Raises as `open_source`."""
     assert choice.rig is not None
-    if choice.masks is not None or choice.camera is not None or choice.topic is not None:
-        raise ConfigError("--rig gives the cameras: leave out --intrinsics, --masks and --topic")
-    cameras = read_rig(Path(choice.rig).expanduser())
+    if choice.masks is not None or choice.camera is not None or (choice.topic is not None and choice.rig != TF):
+        raise ConfigError("--rig gives the cameras: leave out --intrinsics, --masks and, but for tf, --topic")
+    cameras = _of_recording(spec, choice.topic) if choice.rig == TF else read_rig(Path(choice.rig).expanduser())
     if isinstance(spec, str):
         folder = Path(spec).expanduser()
         name, parts = folder.resolve().name, [partial(_open_camera, folder, camera, choice) for camera in cameras]
@@ -211,20 +214,31 @@ def open_rig(spec: str | Iterable[object], choice: FrameChoice) -> Source:
     return Source(CameraRigReader(rig, name, parts))
 
 
+def _of_recording(spec: object, topics: str | None) -> list[RigCamera]:
+    from stream_recon.app.sources.recorded_rig import recorded_rig  # it imports this module
+
+    path = Path(spec).expanduser() if isinstance(spec, str) else None
+    if path is None or not is_recording(path):
+        raise ConfigError("--rig tf is for ROS recordings: give the file of the rig")
+    return _from_first(recorded_rig(path, topics))
+
+
 def _open_images(moments: Iterable[object], cameras: Sequence[RigCamera], view: int, choice: FrameChoice) -> Source:
     reader = ImagesReader(moments, {each.name: each.camera for each in cameras}, view)
     return source_of(reader, replace(choice, rig=None, camera=cameras[view].camera.text()))
 
 
 def _open_camera(folder: Path, camera: RigCamera, choice: FrameChoice) -> Source:
+    own = replace(choice, rig=None, camera=camera.camera.text(), topic=None)
     with input_errors(folder):
         place = folder / camera.name
         films = sorted(path for path in place.parent.glob(f"{place.name}.*") if path.is_file())
-        if (place / "data").is_dir():  # EuRoC
+        if is_recording(folder):
+            place, own = folder, replace(own, topic=camera.topic or f"/{camera.name}")
+        elif (place / "data").is_dir():  # EuRoC
             place /= "data"
         elif not place.is_dir():
             if len(films) != 1:
                 raise InputError(f"{folder} has no folder or film {camera.name} of --rig")
             place = films[0]
-    own = replace(choice, rig=None, camera=camera.camera.text())
-    return source_of(open_reader(str(place), own.fps, 0.0, None), own)
+    return open_source(str(place), own)

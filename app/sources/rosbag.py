@@ -66,17 +66,13 @@ class RecordingReader(Reader):
             ConfigError: no such topic, or several topics and none chosen.
             ResourceError: the library is not installed.
         """
-        self._closed = True
         self._bits = 16
-        _check_signatures(path)
-        try:
-            self._bag = _open(path)
-            self._closed = False
-            infos = dict(self._bag.topics)
-        except StreamReconError:
-            raise
-        except DAMAGE as error:
-            raise InputError(f"{path.name} is not a readable recording: {_line(error)}") from error
+        self._bag, infos = open_recording(path)
+        self._closed = False
+        self.info: Any = None
+        """First ``camera_info`` of the topic."""
+        self.frame_id = ""
+        """Coordinate frame of its images; empty where they state none, or several."""
         try:
             self._topic = _choose_topic(infos, topic, path.name)
             self._connections = [c for c in self._bag.connections if c.topic == self._topic]
@@ -99,7 +95,6 @@ class RecordingReader(Reader):
         self._messages = self._images()
         self._index, self._time = -1, -1.0
         self._message: Any = None
-        self._frame_id: str | None = None
         self._first: tuple[str, tuple[int, int]] | None = None
 
     def grab(self) -> tuple[int, float] | None:
@@ -108,7 +103,7 @@ class RecordingReader(Reader):
         except DAMAGE as error:
             self._message, self.frame_hint = None, self._index + 1
             self.damaged += 1
-            self.warnings.append(f"{self.name} is cut off after frame {self._index}: {_line(error)}")
+            self.warnings.append(f"{self.name} is cut off after frame {self._index}: {first_line(error)}")
         if self._message is None:
             if self._clock.replaced > 1:
                 self.warnings.append(f"{self._clock.replaced} stamps of {self._topic} were replaced")
@@ -117,10 +112,9 @@ class RecordingReader(Reader):
                 self.warnings.append(f"{stated}, and has {self._index + 1}")
             return None
         self._index += 1
-        frame_id = str(getattr(getattr(self._message, "header", self._message), "frame_id", ""))
-        if frame_id != (self._frame_id or frame_id):
-            self.warnings.append(f"{self._topic} has images of {self._frame_id} and {frame_id}, taken as one camera")
-        self._frame_id = frame_id if self._frame_id in (None, frame_id) else ""
+        if self.frame_id and (frame_id := frame_of(self._message)) != self.frame_id:
+            self.warnings.append(f"{self._topic} has images of {self.frame_id} and {frame_id}, taken as one camera")
+            self.frame_id = ""
         stamp, before = (stamp_ns(self._message) - self._first_ns) * 1e-9, self._clock.replaced
         time = self._clock.time(stamp, logged)
         if time <= self._time:
@@ -187,7 +181,7 @@ class RecordingReader(Reader):
             for message, logged in self._read(self._connections):
                 if not times:
                     self._check_encoding(message)
-                    self._first_ns = stamp_ns(message)
+                    self._first_ns, self.frame_id = stamp_ns(message), frame_of(message)
                 if len(times) < BIT_SAMPLES:
                     used |= used_bits(message)
                 times.append(((stamp_ns(message) - self._first_ns) * 1e-9, logged))
@@ -197,7 +191,7 @@ class RecordingReader(Reader):
             raise
         except DAMAGE as error:
             if not times:
-                raise InputError(f"no image of {self._topic} can be read: {_line(error)}") from error
+                raise InputError(f"no image of {self._topic} can be read: {first_line(error)}") from error
         if not times:
             raise InputError(f"{self._topic} has no images")
         self._bits = bits_of(used)
@@ -219,12 +213,13 @@ class RecordingReader(Reader):
             self.warnings.append(f"{self._topic} has no camera_info of its own: {other} is not used")
         try:
             for message, _ in self._read(connections) if connections else ():
+                self.info = message
                 return camera_of(message, rectified=is_rectified(self._topic))
             if connections:
                 raise InputError("it has no message")
         except DAMAGE as error:
             self._infos = []
-            self.warnings.append(f"the camera_info of {self._topic} is not used: {_line(error)}")
+            self.warnings.append(f"the camera_info of {self._topic} is not used: {first_line(error)}")
         return None
 
 
@@ -266,20 +261,21 @@ def _choose_topic(infos: dict[str, Any], chosen: str | None, name: str) -> str:
             raise InputError(f"{topic} of {name} is a video stream, which is not read: convert it to images")
     if chosen is not None:
         if chosen not in topics:
-            raise ConfigError(f"--topic {chosen}: the image topics of {name} are {_listed(topics)}")
+            raise ConfigError(f"{name} has no image topic {chosen}: it has {_listed(topics)}")
         return chosen
-    pictures = {topic: info for topic, info in topics.items() if info.msgcount and _is_picture(topic, topics)}
-    if not pictures:
+    found = pictures(infos)
+    if not found:
         raise InputError(f"{name} has no image topic" + (f"; it has {_listed(topics)}" if topics else ""))
-    if len(pictures) > 1:
-        raise ConfigError(f"{name} has several image topics; choose one with --topic: {_listed(pictures)}")
-    return next(iter(pictures))
+    if len(found) > 1:
+        raise ConfigError(f"{name} has several image topics; choose one with --topic: {_listed(found)}")
+    return next(iter(found))
 
 
-def _is_picture(topic: str, topics: dict[str, Any]) -> bool:
-    """Depth images are not pictures, and a raw topic is preferred to its compressed copy."""
-    is_copy = topic.endswith("/compressed") and topic.removesuffix("/compressed") in topics
-    return "depth" not in topic.lower() and not is_copy
+def pictures(infos: dict[str, Any]) -> dict[str, Any]:
+    """Image topics; depth images are not pictures, and a raw topic is preferred to its compressed copy."""
+    images = {topic: info for topic, info in infos.items() if alike(str(info.msgtype)) in (RAW, COMPRESSED)}
+    copies = [f"{topic}/compressed" for topic in images]
+    return {t: i for t, i in images.items() if i.msgcount and "depth" not in t.lower() and t not in copies}
 
 
 def _listed(topics: dict[str, Any]) -> str:
@@ -294,6 +290,11 @@ def info_topics(topic: str) -> tuple[str, ...]:
 
 def is_rectified(topic: str) -> bool:
     return _RECTIFIED.search(topic.removesuffix("/compressed").rpartition("/")[2]) is not None
+
+
+def frame_of(message: Any) -> str:
+    """Name of the coordinate frame of a message; empty where it has none."""
+    return str(getattr(getattr(message, "header", message), "frame_id", "")).strip("/")
 
 
 def stamp_ns(message: Any) -> int:
@@ -338,7 +339,7 @@ def camera_of(message: Any, *, rectified: bool) -> Calibration | None:
 
 def _matrix(message: Any, *, rectified: bool) -> tuple[list[float], list[float], str]:
     """Camera matrix, which may be zero, coefficients, and name of the model of distortion. Raises InputError."""
-    K, P, D = (_numbers(message, name) for name in ("k", "p", "d"))
+    K, P, D = (numbers_of(message, name) for name in ("k", "p", "d"))
     if len(K) == 9 and not any(K):
         return K, D, ""
     if len(K) != 9 or not K[0] > 0 or [K[3], *K[6:]] != [0, 0, 0, 1] or min(message.width, message.height) < 1:
@@ -350,13 +351,13 @@ def _matrix(message: Any, *, rectified: bool) -> tuple[list[float], list[float],
     return [*P[:3], *P[4:7], *P[8:11]], [], ""
 
 
-def _numbers(message: Any, name: str) -> list[float]:
+def numbers_of(message: Any, name: str) -> list[float]:
     """Numbers of a field, whose name is upper-case in ROS 1."""
     values = getattr(message, name.upper()) if hasattr(message, name.upper()) else getattr(message, name)
     return [float(value) for value in np.asarray(values, np.float64).ravel()]
 
 
-def _line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """First line of an error's message; some contain half of the file."""
     return next((line[:200] for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
@@ -378,19 +379,25 @@ def _check_signatures(path: Path) -> None:
             raise InputError(f"{file.name} is not in {METADATA} of {path.name}: move it, or run ros2 bag reindex")
 
 
-def _open(path: Path) -> Any:
-    """The recording, opened: by rosbags, or an MCAP file of another program."""
+def open_recording(path: Path) -> tuple[Any, dict[str, Any]]:
+    """The recording, opened by rosbags, or an MCAP file of another program, and its topics. Raises InputError."""
+    _check_signatures(path)
     try:
         import rosbags.highlevel as library
         from rosbags.typesys import Stores, get_typestore
     except ImportError as error:
         raise missing_library("reading of ROS recordings", "rosbags") from error
-    bag = library.AnyReader([path], default_typestore=get_typestore(Stores.ROS2_HUMBLE))
     try:
-        bag.open()
-    except (KeyError, library.AnyReaderError) as error:
-        # A schema that is not ROS 2's, or another profile.
-        if path.suffix.lower() != ".mcap" or not (isinstance(error, KeyError) or "rofile" in str(error)):
-            raise
-        return McapFile(path)
-    return bag
+        bag = library.AnyReader([path], default_typestore=get_typestore(Stores.ROS2_HUMBLE))
+        try:
+            bag.open()
+        except (KeyError, library.AnyReaderError) as error:
+            # A schema that is not ROS 2's, or another profile.
+            if path.suffix.lower() != ".mcap" or not (isinstance(error, KeyError) or "rofile" in str(error)):
+                raise
+            bag = McapFile(path)
+        return bag, dict(bag.topics)
+    except StreamReconError:
+        raise
+    except DAMAGE as error:
+        raise InputError(f"{path.name} is not a readable recording: {first_line(error)}") from error

@@ -7,7 +7,7 @@
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -50,6 +50,7 @@ class Source:
     """Chosen frames of one input, in order. An iterator, to be used once, and a context manager."""
 
     name, rig, image_names = _OfReader[str](), _OfReader[Rig | None](), _OfReader[list[str] | None]()
+    rate = _OfReader[float]()
     live, lost, damaged, dropped = _OfReader[bool](), _OfReader[bool](), _OfReader[int](), _OfReader[int]()
     origin_ns, feedback = _OfReader[int | None](), _OfReader[ScanFeedback | None]()
     """See `Reader`; numbers are those so far."""
@@ -165,10 +166,15 @@ class Source:
         return type(reader) is ImageReader and are_unordered(reader.paths[:: self._choice.stride])
 
     def frames_at(self, indices: Collection[int]) -> Iterator[Frame]:
-        """The frames of these numbers, in order, without decoding the images of others. Use it instead of iteration."""
+        """The frames of these numbers, in order, without decoding others. Use it instead of iteration."""
         last = max(indices, default=-1)
-        while last >= 0 and (step := self._reader.grab()) is not None and step[0] <= last:
-            if step[0] in indices and (rgb := self._retrieve()) is not None:
+        return self.frames_where(lambda index, _: index in indices if index <= last else None)
+
+    def frames_where(self, is_wanted: Callable[[int, float], bool | None]) -> Iterator[Frame]:
+        """The frames whose number and time are wanted, up to the first None, without decoding others. Use it instead of
+        iteration; the choice of frames does not count."""
+        while (step := self._reader.grab()) is not None and (wanted := is_wanted(*step)) is not None:
+            if wanted and (rgb := self._retrieve()) is not None:
                 yield self._frame(*step, rgb)
 
     def interrupt(self) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.core.types import Frame, Intrinsics, frames_at, reduced_size
+from stream_recon.app.core.types import Frame, Intrinsics, reduced_size
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.dense import IMAGE_SIDE, reduced
 from stream_recon.app.result.folder import ResultFolder, result_of
@@ -132,7 +132,7 @@ class DenseInput:
 def frames_of(source: Source, cameras: Sequence[FrameCamera]) -> Iterator[tuple[Frame, FrameCamera]]:
     """The source's frames of these cameras, in order."""
     by_index = {camera.index: camera for camera in cameras}
-    for frame in frames_at(source, by_index):
+    for frame in source.frames_at(by_index):
         camera = by_index[frame.index]
         if camera.source_size != (frame.rgb.shape[1], frame.rgb.shape[0]):
             raise InputError(f"{source.name}: frame {frame.index} has another size than in the result")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.rig import view_of
-from stream_recon.app.core.types import FrameResult, frames_at
+from stream_recon.app.core.types import FrameResult
 from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.metric_scale.known_poses import FittingPoses
 from stream_recon.app.result.cameras import FrameCamera
@@ -54,7 +54,7 @@ class ResultImages:
             return
         by_index = {self._cameras[position].index: position for position in positions}
         with self._open() as source:
-            for frame in frames_at(source, by_index):
+            for frame in source.frames_at(by_index):
                 position = by_index[frame.index]
                 yield position, self.scale.grey(frame.rgb), partial(self._depth, position)
 

@@ -42,7 +42,7 @@ from tests.app.datasets.folders import write_depth, write_lines
 from tests.app.datasets.test_calibrated import colmap, nerfstudio
 from tests.app.datasets.test_rgbd import write_tum
 from tests.app.datasets.test_rigs import write_euroc, write_kitti
-from tests.app.datasets.test_rooms import write_replica, write_scannet, write_seven_scenes
+from tests.app.datasets.test_rooms import write_scannet, write_seven_scenes
 from tests.app.datasets.test_sequence import pose_line, write_poses
 from tests.app.datasets.test_sequence import write_images as write_sequence_images
 from tests.app.fake_engine import run_info
@@ -265,7 +265,6 @@ def _write_datasets(folder: Path) -> None:
     write_kitti(folder / "kitti")
     write_seven_scenes(folder / "seq-01")
     write_scannet(folder / "scannet")
-    write_replica(folder / "replica" / "room0", {"w": 120, "h": 68, "fx": 60, "fy": 60, "cx": 60, "cy": 34, "scale": 9})
     nerfstudio(folder / "nerf")
     colmap(folder / "colmap")
     own = folder / "sequence"

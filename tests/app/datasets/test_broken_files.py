@@ -44,15 +44,6 @@ def tum(listed: str) -> Callable[[Path], None]:
     return lambda folder: write_lines(folder / "rgb.txt", listed) and None
 
 
-def replica(camera: str) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        write_image(folder / "results" / "frame000000.jpg", 1)
-        write_lines(folder / "traj.txt", "1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1")
-        write_lines(folder / "cam_params.json", camera)
-
-    return write
-
-
 def kitti(folder: Path) -> None:
     write_image(folder / "image_2" / "000000.png", 1)
     write_lines(folder / "calib.txt", "P2: 1 1 0 0 1 1 0 0 0 0 0 1")
@@ -96,11 +87,6 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None]]] = {
     "a list with a zero byte": ("tum", tum("0.5 a\0b.png")),
     "a list that names a pipe": ("tum", fifo),
     "a list that names a device": ("tum", tum("0.5 /dev/zero")),
-    "a camera nested": ("replica", replica(DEEP)),
-    "images as wide as infinity": (
-        "replica",
-        replica('{"camera": {"w": Infinity, "h": 48, "fx": 1, "fy": 1, "cx": 1, "cy": 1, "scale": 1}}'),
-    ),
     "a singular projection": ("kitti", kitti),
     "a stamp of 5,000 digits": ("euroc", euroc(LONG)),
 }

@@ -18,7 +18,7 @@ from tests.app.datasets.test_calibrated import nerfstudio
 from tests.app.datasets.test_kitti_raw import write_drive
 from tests.app.datasets.test_rgbd import write_pairs, write_tum
 from tests.app.datasets.test_rigs import write_euroc, write_kitti
-from tests.app.datasets.test_rooms import CAMERA, write_replica, write_scannet, write_seven_scenes
+from tests.app.datasets.test_rooms import write_scannet, write_seven_scenes
 from tests.app.datasets.test_sequence import pose_line
 from tests.app.datasets.test_sequence import write_images as write_sequence
 from tests.app.datasets.test_sfm import write_colmap_text, write_photos
@@ -65,10 +65,6 @@ def euroc(folder: Path) -> Path:
     return write_euroc(folder)
 
 
-def replica(folder: Path) -> Path:
-    return write_replica(folder / "office0", CAMERA)
-
-
 def pairs_of_images(folder: Path) -> Path:
     folder.mkdir(parents=True)
     write_pairs(folder, [f"{number} depth/{number}.png {number} rgb/{number}.png" for number in range(3)])
@@ -107,15 +103,9 @@ CASES: list[tuple[str, Write, str, Callable[[str], Iterator[Mutant[str]]]]] = [
     ("kitti", lambda folder: write_kitti(folder), "../../poses/04.txt", rows_of),
     ("kitti", lambda folder: write_drive(folder), "../calib_cam_to_cam.txt", pairs),
     ("kitti", lambda folder: write_drive(folder, "extract"), "../calib_cam_to_cam.txt", pairs),
-    ("kitti", lambda folder: write_drive(folder), "../calib_velo_to_cam.txt", pairs),
-    ("kitti", lambda folder: write_drive(folder), "../calib_imu_to_velo.txt", pairs),
     ("kitti", lambda folder: write_drive(folder), "image_02/timestamps.txt", rows_of),
-    ("kitti", lambda folder: write_drive(folder), "oxts/data/0000000002.txt", of_lines),
-    ("kitti", lambda folder: write_drive(folder), "oxts/data/0000000002.txt", rows_of),
     ("euroc", euroc, "mav0/cam0/sensor.yaml", tree),
     ("euroc", euroc, "mav0/cam0/data.csv", rows_of),
-    ("replica", replica, "../cam_params.json", tree),
-    ("replica", replica, "traj.txt", rows_of),
     ("scannet", write_scannet, "intrinsic/intrinsic_color.txt", of_lines),
     ("scannet", write_scannet, "pose/0.txt", of_lines),
     ("7scenes", write_seven_scenes, "frame-000000.pose.txt", of_lines),
@@ -142,7 +132,6 @@ KNOWN: list[tuple[str, Write, str, Callable[[str], Iterator[Mutant[str]]]]] = [
     ("transforms.json", nerfstudio, "transforms.json", tree),
     (".", colmap, "sparse/0/images.txt", images_of_model),
     (".", euroc, "mav0/cam0/sensor.yaml", tree),
-    (".", replica, "traj.txt", rows_of),
 ]
 
 

@@ -207,7 +207,7 @@ def test_table_lists_every_data_set_once() -> None:
     rows = list_datasets()
     known = [name for name, _, _ in rows]
     assert len(set(known)) == len(known)
-    wanted = {"tum", "7scenes", "kitti", "euroc", "scannet", "eth3d", "icl-nuim", "replica", "bonn", "oxford-spires"}
+    wanted = {"tum", "7scenes", "kitti", "euroc", "scannet", "eth3d", "icl-nuim", "bonn"}
     assert wanted | {"nerfstudio", "colmap", "sequence", "video", "images"} == set(known)
     assert all(title and files for _, title, files in rows)
 

@@ -1,4 +1,4 @@
-"""KITTI odometry, EuRoC, Oxford Spires."""
+"""KITTI odometry, EuRoC."""
 
 from pathlib import Path
 
@@ -181,31 +181,3 @@ def test_poses_of_any_tracked_sensor_are_those_of_the_camera(tmp_path: Path, nam
     for index, pose in expected.items():
         body = pose @ to_body
         np.testing.assert_allclose(found[index], body @ np.linalg.inv(marker) @ CAMERA_IN_BODY.matrix, atol=1e-6)
-
-
-def write_spires(folder: Path, images: str, truth: str | None) -> Path:
-    stamps = [f"1710338123.{100000000 + 50000000 * i}" for i in range(4)]
-    for i, stamp in enumerate(stamps):
-        write_image(folder / images / f"{stamp}.jpg", i)
-    if truth is not None:
-        write_lines(folder / truth, "# timestamp x y z qx qy qz qw", *(PATH[i].tum(stamps[i]) for i in (0, 2)))
-    return folder
-
-
-@pytest.mark.parametrize("images", ["raw/cam0", "images/cam0", "cam0"])
-def test_spires_images(tmp_path: Path, images: str) -> None:
-    write_spires(tmp_path / "2024-03-13-observatory-quarter-01", images, None)
-    scene = only_scene(tmp_path, "oxford-spires")
-    assert scene.name == "2024-03-13-observatory-quarter-01"
-    assert_frames(scene, [1710338123.1 + 0.05 * i for i in range(4)])
-    assert scene.truth() is None
-
-
-def test_spires_truth_of_the_base_becomes_the_cameras(tmp_path: Path) -> None:
-    write_spires(tmp_path / "keble", "raw/cam0", "processed/trajectory/gt-tum.txt")
-    truth = truth_of(only_scene(tmp_path, "oxford-spires"))
-    assert sorted(truth.poses) == [0, 2] and truth.intrinsics is None
-    # The front camera looks along the base's x axis, its x axis to the right (-y) and its y axis down (-z).
-    in_base = np.linalg.inv(PATH[2].matrix) @ truth.poses[2]
-    np.testing.assert_allclose(in_base[:3, :3], [[0, 0, 1], [-1, 0, 0], [0, -1, 0]], atol=0.02)
-    np.testing.assert_allclose(in_base[:3, 3], [0.053, 0, 0.044], atol=2e-3)

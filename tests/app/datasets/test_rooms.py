@@ -1,6 +1,5 @@
-"""7-Scenes, ScanNet, Replica."""
+"""7-Scenes, ScanNet."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -107,41 +106,3 @@ def test_scannet_without_the_camera_of_its_colour_is_told(tmp_path: Path) -> Non
     with scene.open() as source:
         assert any("no intrinsic_color.txt in intrinsic" in line for line in source.warnings)
     assert truth_of(scene).intrinsics is None
-
-
-def write_replica(folder: Path, camera: dict[str, float] | None) -> Path:
-    for i in range(4):
-        write_image(folder / "results" / f"frame{i:06d}.jpg", i, (120, 68))
-        write_depth(folder / "results" / f"depth{i:06d}.png", 6554 * (i + 1), size=(120, 68))
-    write_lines(folder / "traj.txt", *(matrix_line(pose.matrix) for pose in PATH))
-    if camera is not None:
-        write_lines(folder.parent / "cam_params.json", json.dumps({"camera": camera}))
-    return folder
-
-
-CAMERA = {"w": 1200, "h": 680, "fx": 600.0, "fy": 600.0, "cx": 599.5, "cy": 339.5, "scale": 6554}
-
-
-def test_replica_scales_its_camera_to_the_images(tmp_path: Path) -> None:
-    write_replica(tmp_path / "office0", CAMERA)
-    scene = only_scene(tmp_path, "replica")
-    assert [shown for _, _, shown in frames_of(scene)] == [0, 1, 2, 3]
-    truth = truth_of(scene)
-    assert_poses(truth, {i: pose.matrix for i, pose in enumerate(PATH)})
-    assert truth.intrinsics == Intrinsics(60, 60, 60, 34)
-    assert_depth(truth, 1, 2.0)
-
-
-def test_replica_frames_beyond_the_trajectory_have_no_pose(tmp_path: Path) -> None:
-    folder = write_replica(tmp_path / "office0", None)
-    write_lines(folder / "traj.txt", matrix_line(PATH[0].matrix), "", matrix_line(PATH[2].matrix))
-    truth = truth_of(only_scene(tmp_path, "replica"))
-    assert_poses(truth, {0: PATH[0].matrix, 2: PATH[2].matrix})
-    assert truth.intrinsics is None
-
-
-@pytest.mark.parametrize("change", [{"fx": 0}, {"scale": -1}, {"w": "wide"}])
-def test_replica_camera_with_impossible_values(tmp_path: Path, change: dict[str, object]) -> None:
-    write_replica(tmp_path / "office0", {**CAMERA, **change})  # type: ignore[dict-item]
-    with pytest.raises(InputError, match=r"cam_params\.json"):
-        only_scene(tmp_path, "replica").truth()

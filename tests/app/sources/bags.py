@@ -7,8 +7,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.transforms import quaternion_xyzw
+
 STEP_NS = 50_000_000
 BEGIN_NS = 1_700_000_000_000_000_000
+TF = "tf2_msgs/msg/TFMessage"
 
 
 class Bag:
@@ -32,11 +35,13 @@ class Bag:
         from rosbags.rosbag1 import Writer as Writer1
         from rosbags.rosbag2 import StoragePlugin
         from rosbags.rosbag2 import Writer as Writer2
-        from rosbags.typesys import Stores, get_typestore
+        from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
         self._stamped, self._late, self._wrong = stamped, late_s or {}, wrong_s or {}
         self.ros1 = path.suffix == ".bag"
         self.store = get_typestore(Stores.ROS1_NOETIC if self.ros1 else Stores.ROS2_HUMBLE)
+        if self.ros1:  # its types have none of tf2
+            self.store.register(get_types_from_msg("geometry_msgs/TransformStamped[] transforms", TF))
         storage = StoragePlugin.MCAP if mcap else StoragePlugin.SQLITE3
         self._writer: Any = Writer1(path) if self.ros1 else Writer2(path, version=9, storage_plugin=storage)
         self._writer.open()
@@ -48,12 +53,26 @@ class Bag:
     def __exit__(self, *_: object) -> None:
         self._writer.close()
 
-    def raw(self, topic: str, number: int, image: NDArray[Any], encoding: str, pad: int = 0, big: bool = False) -> None:
+    def at(self, later_ns: int) -> "Bag":
+        """Messages of number 0 are of this many nanoseconds after the begin."""
+        self._late = {0: later_ns * 1e-9}
+        return self
+
+    def raw(
+        self,
+        topic: str,
+        number: int,
+        image: NDArray[Any],
+        encoding: str,
+        pad: int = 0,
+        big: bool = False,
+        frame: str = "camera",
+    ) -> None:
         rows = np.ascontiguousarray(image).view(np.uint8).reshape(image.shape[0], -1)
         rows = np.pad(rows, ((0, 0), (0, pad)))
         kind = self.store.types["sensor_msgs/msg/Image"]
         height, width = image.shape[:2]
-        message = kind(self.header(number), height, width, encoding, int(big), rows.shape[1], rows.ravel())
+        message = kind(self.header(number, frame), height, width, encoding, int(big), rows.shape[1], rows.ravel())
         self.write(topic, "sensor_msgs/msg/Image", number, message)
 
     def jpeg(self, topic: str, number: int, rgb: NDArray[np.uint8]) -> None:
@@ -75,6 +94,8 @@ class Bag:
         binning: int = 0,
         roi: tuple[int, int, int, int] = (0, 0, 0, 0),
         number: int = 0,
+        frame: str = "camera",
+        r: NDArray[Any] | None = None,
     ) -> None:
         """``roi``: left, top, width, height of the images on the sensor."""
         kind, region = (
@@ -83,19 +104,34 @@ class Bag:
         )
         names = ("D", "K", "R", "P") if self.ros1 else ("d", "k", "r", "p")
         numbers = dict(
-            zip(names, (np.array(d), np.array(k), np.eye(3).ravel(), np.array(p or np.zeros(12), float)), strict=True)
+            zip(
+                names,
+                (np.array(d), np.array(k), (np.eye(3) if r is None else r).ravel(), np.array(p or np.zeros(12), float)),
+                strict=True,
+            )
         )
         message = kind(
-            header=self.header(number), height=size[1], width=size[0], distortion_model=model, **numbers,
+            header=self.header(number, frame), height=size[1], width=size[0], distortion_model=model, **numbers,
             binning_x=binning, binning_y=binning, roi=region(roi[0], roi[1], roi[3], roi[2], False),
         )  # fmt: skip
         self.write(topic, "sensor_msgs/msg/CameraInfo", number, message)
 
-    def header(self, number: int) -> Any:
+    def transforms(self, topic: str, number: int, poses: dict[tuple[str, str], NDArray[Any]]) -> None:
+        """A message of tf: poses [4, 4] of frames in their parents, by (parent, frame)."""
+        types = {name: self.store.types[f"geometry_msgs/msg/{name}"] for name in ("Vector3", "Quaternion", "Transform")}
+        stamped, listed = self.store.types["geometry_msgs/msg/TransformStamped"], []
+        for (parent, frame), T in poses.items():
+            turn = types["Quaternion"](*quaternion_xyzw(T[:3, :3]).tolist())
+            listed.append(
+                stamped(self.header(number, parent), frame, types["Transform"](types["Vector3"](*T[:3, 3]), turn))
+            )
+        self.write(topic, TF, number, self.store.types[TF](listed))
+
+    def header(self, number: int, frame: str = "camera") -> Any:
         stamp = self._time(number) + round(1e9 * self._wrong.get(number, 0.0)) if self._stamped else 0
         time = self.store.types["builtin_interfaces/msg/Time"](stamp // 10**9, stamp % 10**9)
         kind = self.store.types["std_msgs/msg/Header"]
-        return kind(number, time, "camera") if self.ros1 else kind(time, "camera")
+        return kind(number, time, frame) if self.ros1 else kind(time, frame)
 
     def write(self, topic: str, kind: str, number: int, message: Any) -> None:
         if topic not in self._connections:

@@ -184,7 +184,7 @@ def test_images_of_a_rig_are_views_of_one_pinhole_camera(tmp_path: Path) -> None
         *((0, number) for number in range(4)),
         *((1, number) for number in (1, 2, 3)),
     ], "images of one moment have one number"
-    assert any("2 images of cam1 without partner in cam0" in line for line in warnings)
+    assert "1 images of cam0 have no partner in cam1" in warnings
     assert k is not None and k.fx == 90 and rig is not None and not rig.is_central
     np.testing.assert_allclose(rig.T_body_view[1], invert_pose(T_SECOND_FIRST), atol=1e-9)
     for frame in frames:

@@ -284,7 +284,7 @@ def test_several_topics_have_to_be_chosen_from(tmp_path: Path) -> None:
         open_source(str(tmp_path / "rig"))
     with open_source(str(tmp_path / "rig"), FrameChoice(topic="/right/image")) as source:
         assert np.array_equal(next(iter(source)).rgb, picture(20))
-    with pytest.raises(ConfigError, match="--topic /up"):
+    with pytest.raises(ConfigError, match="rig has no image topic /up"):
         open_source(str(tmp_path / "rig"), FrameChoice(topic="/up"))
     with open_source(str(tmp_path / "rig"), FrameChoice(topic="/depth/image")) as source:
         assert len(list(source)) == 3
