@@ -136,8 +136,10 @@ def _open_video(spec: str, path: Path, *, is_panorama: bool) -> VideoReader:
             f"{spec} is not a regular file: read a program's output from an address such as tcp:// or udp://"
         )
     with input_errors(spec), path.open("rb") as file:
-        if not file.read(1):
+        if not (head := file.read(4)):
             raise InputError(f"{spec} is an empty file")
+        if head == b"PK\3\4":  # FFmpeg would take photographs in it for frames, maps of depth among them
+            raise InputError(f"{spec} is an archive (ZIP): unpack it, and give the folder of its images")
     stated = film(path)
     tracks = stated.tracks
     if stated.container and not tracks and stated.others:

@@ -42,7 +42,6 @@ def recorded_rig(path: Path, topics: str | None) -> list[RigCamera]:
     Raises InputError: there are no two, one has no ``camera_info``, or their poses are not stated without doubt.
     """
     readers, edges = _read(path, topics)
-    names = [*readers]
     known = {*edges, *(parent for parent, *_ in edges.values())}
     stated = [(reader.frame_id, frame_of(reader.info)) for reader in readers.values()]
     frames = [next((frame for frame in both if frame in known), both[0] or both[1]) for both in stated]
@@ -55,7 +54,7 @@ def recorded_rig(path: Path, topics: str | None) -> list[RigCamera]:
             raise InputError(f"{error}; and no projection matrices are those of a stereo pair") from error
         poses = pair
     if pair is not None:
-        _compare(pair, poses, names)
+        _compare(pair, poses, [*readers])
         poses = pair
     cameras = []
     for (name, reader), frame, T in zip(readers.items(), frames, poses, strict=True):

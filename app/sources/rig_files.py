@@ -217,8 +217,7 @@ def open_rig(spec: str | Iterable[object], choice: FrameChoice) -> Source:
 def _of_recording(spec: object, topics: str | None) -> list[RigCamera]:
     from stream_recon.app.sources.recorded_rig import recorded_rig  # it imports this module
 
-    path = Path(spec).expanduser() if isinstance(spec, str) else None
-    if path is None or not is_recording(path):
+    if not isinstance(spec, str) or not is_recording(path := Path(spec).expanduser()):
         raise ConfigError("--rig tf is for ROS recordings: give the file of the rig")
     return _from_first(recorded_rig(path, topics))
 

@@ -267,7 +267,7 @@ def _choose_topic(infos: dict[str, Any], chosen: str | None, name: str) -> str:
     if not found:
         raise InputError(f"{name} has no image topic" + (f"; it has {_listed(topics)}" if topics else ""))
     if len(found) > 1:
-        raise ConfigError(f"{name} has several image topics; choose one with --topic: {_listed(found)}")
+        raise ConfigError(f"{name} has several image topics; choose one with --topic, or --rig tf: {_listed(found)}")
     return next(iter(found))
 
 

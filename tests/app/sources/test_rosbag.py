@@ -280,7 +280,7 @@ def test_several_topics_have_to_be_chosen_from(tmp_path: Path) -> None:
             bag.raw("/left/image", number, picture(number), "rgb8")
             bag.raw("/right/image", number, picture(number + 20), "rgb8")
             bag.raw("/depth/image", number, np.ones((HEIGHT, WIDTH), np.uint16), "16UC1")
-    with pytest.raises(ConfigError, match=r"--topic: /left/image \(3\), /right/image \(3\)"):
+    with pytest.raises(ConfigError, match=r"--topic, or --rig tf: /left/image \(3\), /right/image \(3\)"):
         open_source(str(tmp_path / "rig"))
     with open_source(str(tmp_path / "rig"), FrameChoice(topic="/right/image")) as source:
         assert np.array_equal(next(iter(source)).rgb, picture(20))

@@ -5,6 +5,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import cv2
 import numpy as np
@@ -180,6 +181,10 @@ def test_bad_paths_get_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("terminal art\n" * 500)
     (tmp_path / "bytes.mp4").write_bytes(bytes(range(256)) * 20)
     (tmp_path / "zero.mp4").write_bytes(b"")
+    with ZipFile(tmp_path / "walk.r3d", "w") as archive:
+        write_images(tmp_path / "r3d", ["1.jpg", "2.jpg"])
+        for name in ("1.jpg", "2.jpg"):
+            archive.write(tmp_path / "r3d" / name, name)
     cut = write_video(tmp_path / "cut.mp4", 30)
     cut.write_bytes(cut.read_bytes()[:200])
     for name, message in {
@@ -189,6 +194,7 @@ def test_bad_paths_get_one_clear_line(tmp_path: Path) -> None:
         "text.txt": "not a video|text file",
         "bytes.mp4": "not a video",
         "zero.mp4": "empty file",
+        "walk.r3d": r"archive \(ZIP\): unpack it",
         "cut.mp4": "not a video that can be read",
     }.items():
         with pytest.raises(InputError, match=message) as error:
