@@ -36,7 +36,7 @@ class Camera(http.server.BaseHTTPRequestHandler):
             for picture in pictures():
                 head = f"--next\r\nContent-Type: image/jpeg\r\nContent-Length: {len(picture)}\r\n\r\n"
                 self.wfile.write(head.encode() + picture + b"\r\n")
-                time.sleep(0.5)
+                time.sleep(0.2)
             time.sleep(60)
         except OSError:
             pass  # whoever looked has gone

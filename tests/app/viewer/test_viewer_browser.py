@@ -40,9 +40,18 @@ class Feeder:
     def _feed(self) -> None:
         while not self._stop.wait(self._period_s):
             if not self._viewer.paused:
-                self._viewer.add(room_result(self.count, size=(84, 63), keyframe=self.count % 4 == 0))
-                self.count += 1
-                self._viewer.status(f"frame {self.count}")
+                self._add()
+
+    def _add(self) -> None:
+        self._viewer.add(room_result(self.count, size=(84, 63), keyframe=self.count % 4 == 0))
+        self.count += 1
+        self._viewer.status(f"frame {self.count}")
+
+    def end_at(self, count: int) -> None:
+        """Stop, with this number of frames at least, of which the missing ones are fed at once."""
+        self.stop()
+        while self.count < count:
+            self._add()
 
     def stop(self) -> None:
         self._stop.set()
@@ -52,7 +61,7 @@ class Feeder:
 @pytest.fixture
 def fed() -> Iterator[tuple[Viewer, Feeder]]:
     with Viewer(PointsConfig(confidence=0.0, voxel=0.04), port=0, point_budget=60_000) as viewer:
-        feeder = Feeder(viewer, fps=6)
+        feeder = Feeder(viewer, fps=10)
         yield viewer, feeder
         feeder.stop()
 
@@ -191,8 +200,8 @@ def test_a_slider_hides_unsure_points_and_a_button_downloads_the_rest(browser: A
     browser.get(viewer.url)
     show_points(browser)
     # Of a few frames, which show the same places, nearly all merged points are among the surest.
-    wait_for(lambda: feeder.count > 60 and points_on_page(browser))
-    feeder.stop()
+    wait_for(lambda: points_on_page(browser))
+    feeder.end_at(60)
     assert viewer.flush()
     before = wait_for(lambda: points_on_page(browser))
     slider = browser.find_elements("css selector", "[role=slider]")[0]
@@ -211,8 +220,7 @@ def test_a_slider_hides_unsure_points_and_a_button_downloads_the_rest(browser: A
 @pytest.mark.slow
 def test_a_late_browser_sees_everything(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
     viewer, feeder = fed
-    wait_for(lambda: feeder.count > 12)
-    feeder.stop()
+    feeder.end_at(13)
     viewer.finish()
     assert viewer.flush()
     browser.get(viewer.url)
@@ -282,8 +290,7 @@ def test_every_open_on_a_slow_connection_is_the_chosen_view(browser: Any) -> Non
 def test_a_phone_has_a_folded_panel_and_all_of_the_picture(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
     viewer, feeder = fed
     viewer.name("kitchen")
-    wait_for(lambda: feeder.count > 30)
-    feeder.stop()
+    feeder.end_at(31)
     viewer.finish()
     screen = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
@@ -424,9 +431,8 @@ def test_the_end_frames_a_view_that_nobody_has_moved_and_leaves_any_other(
 ) -> None:
     viewer, feeder = fed
     browser.get(viewer.url)
-    wait_for(lambda: feeder.count > 12)
     (client,) = wait_for(lambda: viewer.clients)
-    feeder.stop()
+    feeder.end_at(13)
     assert viewer.flush()
     state = wait_for(lambda: viewer.state.cameras.clients.get(client.client_id))
     wait_for(lambda: state.reported)

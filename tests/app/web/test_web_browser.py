@@ -66,7 +66,7 @@ def download(driver: Any, folder: Path, form: str, name: str) -> Path:
 def test_a_video_from_upload_to_download(browser: Any, tmp_path: Path) -> None:
     data, video = tmp_path / "data", long_sample(tmp_path)
     with ServerProcess(data) as server:
-        relay = Relay(server.port, bytes_per_s=400_000)
+        relay = Relay(server.port, bytes_per_s=800_000)
         browser.get(f"http://127.0.0.1:{relay.port}/")
         until(lambda: "GB" in element(browser, "#limits").text)
         passed = relay.passed

@@ -11,7 +11,8 @@ from stream_recon.app.slam.offline.config import RefineConfig
 from stream_recon.app.slam.offline.depth_fields import DepthSamples, FieldConfig, fit_fields, interpolate_fields
 from stream_recon.app.slam.offline.refine import refine
 from stream_recon.app.slam.offline.report import Refinement
-from tests.app.slam.room import Video, drifting, pose, walk
+from tests.app.slam.offline.test_refine import KNOWN_LENS
+from tests.app.slam.room import FOCAL, Video, drifting, pose, walk
 
 FloatArray = NDArray[np.float64]
 
@@ -45,8 +46,8 @@ def spread(video: Video, found: Refinement, *, with_fields: bool) -> float:
 @pytest.mark.slow
 def test_a_known_field_is_found_and_taken_away() -> None:
     truth = walk(16)
-    video = with_field(Video(truth, drifting(truth, turn_deg=0.5, move=0.1)), bulge())
-    found = refine(video.views(), video, video.scale)
+    video = with_field(Video(truth, drifting(truth, turn_deg=0.5, move=0.1), focal=FOCAL), bulge())
+    found = refine(video.views(), video, video.scale, KNOWN_LENS)
     assert spread(video, found, with_fields=True) < 0.5 * spread(video, found, with_fields=False)
     report = found.report
     assert report.depth_fields == len(found.keyframes)
@@ -57,8 +58,8 @@ def test_a_known_field_is_found_and_taken_away() -> None:
 @pytest.mark.slow
 def test_depth_that_is_right_is_left_alone() -> None:
     truth = walk(10)
-    video = Video(truth, truth)
-    found = refine(video.views(), video, video.scale)
+    video = Video(truth, truth, focal=FOCAL)
+    found = refine(video.views(), video, video.scale, KNOWN_LENS)
     assert spread(video, found, with_fields=True) < spread(video, found, with_fields=False) + 0.005
 
 
@@ -66,8 +67,8 @@ def test_depth_that_is_right_is_left_alone() -> None:
 def test_without_parallax_there_is_no_field() -> None:
     """The camera only rotates, so that geometry does not constrain depth."""
     truth = np.array([pose((0.0, 0.0, 0.0), 0.06 * k, 0.03 * np.sin(k)) for k in range(10)])
-    video = with_field(Video(truth, truth), bulge())
-    found = refine(video.views(), video, video.scale)
+    video = with_field(Video(truth, truth, focal=FOCAL), bulge())
+    found = refine(video.views(), video, video.scale, KNOWN_LENS)
     assert np.abs(found.depth_fields).max() < 0.03
 
 
@@ -98,9 +99,9 @@ def test_uncertain_points_give_no_field() -> None:
 def test_held_out_points_decide() -> None:
     """A field that improves held-out points too little is not kept."""
     truth = walk(12)
-    video = with_field(Video(truth, truth), bulge())
+    video = with_field(Video(truth, truth, focal=FOCAL), bulge())
     config = RefineConfig(fields=FieldConfig(min_gain=1.0))
-    found = refine(video.views(), video, video.scale, config=config)
+    found = refine(video.views(), video, video.scale, KNOWN_LENS, config)
     assert not found.depth_fields.any() and found.report.depth_fields == 0
 
 

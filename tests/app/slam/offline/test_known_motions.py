@@ -40,12 +40,14 @@ def test_errors_of_known_motions_are_measured_at_each_distance() -> None:
 
 @pytest.mark.slow
 def test_errors_of_known_poses_are_corrected() -> None:
-    video = Video(walk(COUNT), drifting(walk(COUNT), turn_deg=0.8, move=0.1))
+    video = Video(walk(COUNT), drifting(walk(COUNT), turn_deg=0.8, move=0.1), focal=FOCAL)
     random, noisy = np.random.default_rng(3), video.truth.copy()
     noisy[:, :3, 3] += random.normal(0, 0.02, (COUNT, 3))
     noisy[:, :3, :3] = noisy[:, :3, :3] @ so3.exp(np.radians(random.normal(0, 0.5, (COUNT, 3))))
     views = [replace(view, T_world_camera=T) for view, T in zip(video.views(), noisy, strict=True)]
-    found = refine(views, video, video.scale, RefineOptions(given=GivenPoses(np.ones(COUNT, bool))))
+    found = refine(
+        views, video, video.scale, RefineOptions(known_intrinsics=True, given=GivenPoses(np.ones(COUNT, bool)))
+    )
     before, after = errors(noisy, video.truth), errors(found.T_world_camera, video.truth)
     assert before.ate_m is not None and after.ate_m is not None and after.ate_m < before.ate_m / 3
     assert before.rpe_rot_deg is not None and after.rpe_rot_deg is not None

@@ -164,13 +164,12 @@ def test_a_moving_object_does_not_win() -> None:
     assert before.ate_m is not None and after.ate_m is not None and after.ate_m <= 1.1 * before.ate_m
 
 
-@pytest.mark.parametrize("draw", [0, 15])
 @pytest.mark.slow
-def test_a_segment_where_the_map_is_wrong_falls_back(draw: int) -> None:
-    """For several draws of the noise; with some, the moving object looks like radial distortion."""
+def test_a_segment_where_the_map_is_wrong_falls_back() -> None:
+    """With this draw of the noise the moving object looks like radial distortion."""
     truth = walk(40)
     guess = drifting(truth, turn_deg=0.8, move=0.2)
-    video = Video(truth, guess, focal=FOCAL, draw=draw)
+    video = Video(truth, guess, focal=FOCAL, draw=15)
     video.cover(range(16, 24), share=0.8)
     found = refine(video.views(), video, video.scale)
     before, after = errors(guess, truth), errors(found.T_world_camera, truth)

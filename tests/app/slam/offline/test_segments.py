@@ -11,7 +11,8 @@ from stream_recon.app.core.transforms import Similarity, align
 from stream_recon.app.slam.matching.relative_poses import Edge
 from stream_recon.app.slam.offline import segments
 from stream_recon.app.slam.offline.refine import refine
-from tests.app.slam.room import Video, drifting, pose, walk
+from tests.app.slam.offline.test_refine import KNOWN_LENS
+from tests.app.slam.room import FOCAL, Video, drifting, pose, walk
 
 FloatArray = NDArray[np.float64]
 
@@ -32,10 +33,10 @@ def other_side(count: int) -> FloatArray:
 @pytest.mark.slow
 def test_segments_with_matches_are_merged() -> None:
     truth = walk(2 * COUNT)
-    video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1), scale_noise=0.02)
+    video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1), focal=FOCAL, scale_noise=0.02)
     video.cut(COUNT, ELSEWHERE)
     network = np.array([view.T_world_camera for view in video.views()])
-    found = refine(video.views(), video, video.scale)
+    found = refine(video.views(), video, video.scale, KNOWN_LENS)
     assert found.report.segments == 1 and found.loops
     before, after = (away(T[:, :3, 3], truth[:, :3, 3]) for T in (network, found.T_world_camera))
     assert after < 0.1 * before
@@ -48,10 +49,10 @@ def test_segments_without_matches_keep_the_networks_relative_pose() -> None:
     truth = np.concatenate([walk(2 * COUNT)[:COUNT], other_side(COUNT)])
     parts = slice(0, COUNT), slice(COUNT, 2 * COUNT)
     guess = np.concatenate([drifting(truth[part], turn_deg=0.8, move=0.15) for part in parts])
-    video = Video(truth, guess, scale_noise=0.02)
+    video = Video(truth, guess, focal=FOCAL, scale_noise=0.02)
     video.cut(COUNT, ELSEWHERE)
     network = np.array([view.T_world_camera for view in video.views()])
-    found = refine(video.views(), video, video.scale)
+    found = refine(video.views(), video, video.scale, KNOWN_LENS)
     assert found.report.segments == 2
     places, theirs, true = found.T_world_camera[:, :3, 3], network[:, :3, 3], truth[:, :3, 3]
     for part in parts:

@@ -8,7 +8,7 @@ from training.synthetic.draws import Draws, SamplingProbability
 from training.synthetic.people import MARGIN_PX, MOVING
 from training.targets import build_targets
 
-CLIPS, FRAMES, SIZE = 6, 3, (84, 112)
+CLIPS, FRAMES, SIZE = 4, 2, (84, 112)
 
 
 def clips(share: float) -> ClipBatch:
