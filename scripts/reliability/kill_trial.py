@@ -2,7 +2,7 @@
 """Kill runs at random moments and check that finished frames are kept, files are readable, and runs resume.
 
     scripts/reliability/kill_trial.py [VIDEO] [--kills 50] [--minutes 30] [--frames 48] [--stride 2] [--seed S]
-                          [--kinds run,batch,split]
+                          [--kinds run,batch,split] [--more=OPTIONS]
 
 A run with refinement, a batch of two scenes, and a batch whose scenes are split into chunks (they need 48 frames) are
 each killed ``--kills`` times, for ``--minutes`` at most, at moments spread evenly over their duration, and resumed
@@ -137,12 +137,12 @@ class Trial:
                 self.wrong.append(f"{out}/{name}: not of {self._windows} windows")
 
 
-def trials(video: Path, root: Path, frames: int, stride: int) -> dict[str, Trial]:
-    """The kinds. ``root`` gets two scenes."""
+def trials(video: Path, root: Path, frames: int, stride: int, more: str = "") -> dict[str, Trial]:
+    """The kinds. ``root`` gets two scenes; ``more``: further options of each command."""
     root.mkdir()
     for name in ("a", "b"):
         (root / f"{name}{video.suffix}").symlink_to(video.resolve())
-    choice = ["--max-frames", str(frames), "--stride", str(stride), "--device", "cpu"]
+    choice = ["--max-frames", str(frames), "--stride", str(stride), "--device", "cpu", *more.split()]
     run, batch = (str(video), *choice, "--no-viewer", "--resume", "-o"), ("batch", str(root), *choice, "--workers", "1")
     both = {f"{name}{video.suffix}": frames for name in ("a", "b")}
     return {
@@ -156,12 +156,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("video", nargs="?", type=Path, default=SAMPLE, metavar="VIDEO")
     options = {"kills": 50, "minutes": 30.0, "frames": 48, "stride": 2, "seed": 1, "kinds": "run,batch,split"}
+    options["more"] = ""
     for name, default in options.items():
         parser.add_argument(f"--{name}", type=type(default), default=default)
     arguments = parser.parse_args()
     wrong = 0
     with tempfile.TemporaryDirectory() as work:
-        by_kind = trials(arguments.video, Path(work) / "root", arguments.frames, arguments.stride)
+        by_kind = trials(arguments.video, Path(work) / "root", arguments.frames, arguments.stride, arguments.more)
         for kind in arguments.kinds.split(","):
             trial = by_kind[kind]
             folder = Path(work) / kind

@@ -1,6 +1,7 @@
 """A live source that has come to its end is refined, by the real command, from what its result holds."""
 
 import http.server
+import itertools
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import cv2
 import pytest
 
 from stream_recon.app.result.folder import read_result
-from tests.app.media import quick_preset
+from tests.app.media import SAMPLE_CAMERA, quick_preset
 
 SAMPLE = Path(__file__).parents[2] / "app" / "sample" / "walkthrough.mp4"
 
@@ -33,11 +34,11 @@ class Camera(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=next")
         self.end_headers()
         try:
-            for picture in pictures():
+            there = list(pictures())
+            for picture in itertools.cycle([*there, *there[-2:0:-1]]):
                 head = f"--next\r\nContent-Type: image/jpeg\r\nContent-Length: {len(picture)}\r\n\r\n"
                 self.wfile.write(head.encode() + picture + b"\r\n")
                 time.sleep(0.2)
-            time.sleep(60)
         except OSError:
             pass  # whoever looked has gone
 
@@ -59,7 +60,7 @@ def address() -> Iterator[str]:
 def test_a_stream_is_refined_when_it_has_ended(tmp_path: Path, address: str) -> None:
     out = tmp_path / "out"
     quick = ["--preset", quick_preset(tmp_path), "--device", "cpu", "--dense", "off"]
-    choice = [*quick, "--max-frames", "10", "--no-viewer", "--no-mesh"]
+    choice = [*quick, "--max-frames", "10", "--no-viewer", "--no-mesh", "--intrinsics", SAMPLE_CAMERA]
     command = [sys.executable, "-m", "stream_recon", address, "-o", str(out), *choice]
     program = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert program.returncode == 0, program.stderr

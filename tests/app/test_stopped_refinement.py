@@ -14,7 +14,7 @@ import pytest
 from plyfile import PlyData
 
 from stream_recon.app.result.folder import read_result
-from tests.app.media import quick_preset
+from tests.app.media import SAMPLE_CAMERA, quick_preset
 
 SAMPLE = Path(__file__).parents[2] / "app" / "sample" / "walkthrough.mp4"
 
@@ -38,7 +38,7 @@ def record(folder: Path) -> dict[str, Any]:
 def test_what_was_not_refined_is_complete_and_refine_goes_on(tmp_path: Path, number: int, code: int) -> None:
     out = tmp_path / "out"
     quick = ["--preset", quick_preset(tmp_path), "--device", "cpu", "--dense", "off"]
-    choice = [*quick, "--max-frames", "9", "--stride", "8", "--no-viewer", "--no-mesh"]
+    choice = [*quick, "--max-frames", "9", "--stride", "8", "--no-viewer", "--no-mesh", "--intrinsics", SAMPLE_CAMERA]
     process = start(tmp_path, str(SAMPLE), "-o", str(out), *choice)
     deadline = time.monotonic() + 120
     while record(out)["interrupted"] and time.monotonic() < deadline:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_run_that_is_killed_loses_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "scripts/reliability/kill_trial.py", "--kills", "1", "--frames", "8", "--stride", "10",
-         "--seed", "3", "--kinds", "run"],
+         "--seed", "3", "--kinds", "run", "--more=--no-mesh"],
         capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

@@ -41,9 +41,12 @@ def error_line(capfd: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.slow
-def test_a_preset_that_fits_is_used_by_its_name(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_preset_that_fits_is_used_by_its_name(
+    run: Run, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
     assert run("--memory", "2GB", "--preset", "small") == 0
-    out = capfd.readouterr().out
+    out, errors = capfd.readouterr()
+    assert not errors and not recwarn.list, "no warning of a library"
     assert "walk.mp4, 64x48, in 2.00 GB" in out and "NVIDIA H200 (there is no CUDA device" in out
     (row,) = [line.replace("│", " ").split() for line in out.splitlines() if "224x168" in line]
     assert row[:4] == ["small", str(load_preset("small").stream.window), "224x168", "full"] and row[5] == "GB", out

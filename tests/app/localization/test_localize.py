@@ -78,9 +78,9 @@ def test_a_film_is_tracked_and_found_again_after_a_covered_lens(
 ) -> None:
     here, S, _ = place
     film = FilmLocalizer(here)
-    truth = walk(120)[20:60]
+    truth = walk(120)[28:54]
     for number, T in enumerate(truth):
-        covered = 18 <= number < 21
+        covered = 10 <= number < 13
         rgb = np.zeros((SIZE[1], SIZE[0], 3), np.uint8) if covered else picture(T, draw=5)[0]
         found = film.push(rgb)
         assert isinstance(found, NotLocalized) == covered, number

@@ -11,11 +11,12 @@ from stream_recon.app.core.transforms import align
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
+from tests.app.media import SAMPLE_CAMERA
 from tests.app.metric_scale.printed import corners, pasted
 from tests.app.program import exit_code
 
 SAMPLE = Path(__file__).resolve().parents[3] / "app" / "sample"
-EVERY, SIDE = 8, 0.3
+EVERY, SIDE = 10, 0.3
 
 
 @pytest.mark.slow
@@ -35,6 +36,7 @@ def test_a_marker_in_the_sample_gives_metres_within_a_percent(
             assert cv2.imwrite(str(source / f"{frame.index:03d}.png"), rgb[..., ::-1])
     alone = ["--no-mesh", "--dense", "off"]
     arguments = [str(source), "-o", str(out), "--no-viewer", "--scale-from", f"marker:{SIDE}"]
+    arguments += ["--intrinsics", SAMPLE_CAMERA]
     assert exit_code(monkeypatch, *arguments, *alone) == 0
     assert "in metres" in capsys.readouterr().out
     cameras = read_result(out).cameras

@@ -163,12 +163,13 @@ def test_it_begins_from_what_the_network_said(refined: Refined, video: Video, tm
 @pytest.mark.slow
 def test_wrong_depth_is_corrected_alike_for_all_who_listen(tmp_path: Path) -> None:
     truth = walk(16)
-    video = Video(truth, drifting(truth, turn_deg=0.3, move=0.05))
+    video = Video(truth, drifting(truth, turn_deg=0.3, move=0.05), focal=FOCAL)
     field = validated_field(0.15 * np.sin(3 * np.linspace(-1, 1, GRID))[None] * np.linspace(-1, 1, GRID)[:, None])
     exact = {r.index: r.depth for r in Video(truth, truth, scale_noise=0.0).results}
     folder, size = tmp_path / "out", video.results[0].transform.source_size
     known = GroundTruth(size, dict(enumerate(truth)), None, True, True, lambda index: DepthMap(exact[index]))
-    evaluator, writer = Evaluator(known), ResultWriter(folder, run_info())
+    info = replace(run_info(), options={"camera": video.camera_option})
+    evaluator, writer = Evaluator(known), ResultWriter(folder, info)
     for result in video.results:
         wrong = result.depth * depth_factors(field, (result.depth.shape[0], result.depth.shape[1]))
         for listener in (evaluator, writer):
@@ -315,10 +316,10 @@ def test_what_is_kept_of_joined_windows_is_their_unit(folder: Path, images: Path
 def test_results_of_the_full_size_network_are_refined_alike(tmp_path: Path) -> None:
     """518 pixels wide, patches of 14: nothing may count on the embedded preset's sizes."""
     truth = walk(16)[:FRAMES]
-    video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
+    video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1), focal=FOCAL)
     video.results = [full_size(result) for result in video.results]
     video.write_images(tmp_path / "images")
-    video.write_result(tmp_path / "out")
+    video.write_result(tmp_path / "out", known_camera=True)
     before = ate(tmp_path / "out", video)
     report = refine_result(read_result(tmp_path / "out"), partial(open_source, str(tmp_path / "images")))
     assert ate(tmp_path / "out", video) < 0.4 * before
