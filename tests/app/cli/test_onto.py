@@ -23,7 +23,7 @@ from tests.app.program import exit_code
 from tests.app.slam.room import FOCAL, SIZE, Video, drifting, network_result, picture, pose, walk
 
 KNOWN = walk(14)
-TRUTH = walk(40)[10:34]
+TRUTH = walk(40)[10:30]
 OWN = Similarity(1.6, pose((0, 0, 0), 0.7, 0.2)[:3, :3], np.array([2.0, 1.0, 0.0]))
 """From the true world to the new run's."""
 CAMERA = f"{FOCAL},{FOCAL},{SIZE[0] / 2 - 0.5},{SIZE[1] / 2 - 0.5}"

@@ -27,15 +27,15 @@ from tests.app.slam.room import SIZE, look_down, walk
 from tests.app.stages.chains import ONLY_FRAMES, run_stage
 
 JOINT = RunOptions(dense_side=None, mesh=False)
-WALK = walk(24)
+WALK = walk(20)
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results ``one`` and ``two``, whose walks overlap, and ``floor``, which shows nothing of theirs."""
     folder = tmp_path_factory.mktemp("places")
-    write_refined(folder / "one", WALK[:14])
-    write_refined(folder / "two", WALK[9:], draw=1)
+    write_refined(folder / "one", WALK[:12])
+    write_refined(folder / "two", WALK[8:], draw=1)
     write_refined(folder / "floor", look_down(8), draw=2)
     return folder
 
@@ -65,15 +65,15 @@ def test_two_walks_become_one(places: Path, tmp_path: Path) -> None:
     merge_results(folders, tmp_path / "again", JOINT)
     assert report is not None and report.merged == ["one", "two"] and report.left_out == ["floor"]
     merged = read_result(tmp_path / "all")
-    assert [camera.segment for camera in merged.cameras] == [0] * 14 + [1] * 15
-    assert [camera.index for camera in merged.cameras] == list(range(29))
-    truth = np.concatenate([WALK[:14], WALK[9:]])[:, :3, 3]
+    assert [camera.segment for camera in merged.cameras] == [0] * 12 + [1] * 12
+    assert [camera.index for camera in merged.cameras] == list(range(24))
+    truth = np.concatenate([WALK[:12], WALK[8:]])[:, :3, 3]
     found = np.array([camera.T_world_camera[:3, 3] for camera in merged.cameras])
     error = np.linalg.norm(align(found, truth).apply(found) - truth, axis=1)
     path = np.linalg.norm(np.diff(WALK[:, :3, 3], axis=0), axis=1).sum()
     assert np.sqrt((error**2).mean()) < 0.005 * path
-    seam = np.linalg.norm(found[9:14] - found[14:19], axis=1)
-    assert seam.max() < 0.01 * np.linalg.norm(np.diff(found[:14], axis=0), axis=1).sum()
+    seam = np.linalg.norm(found[8:12] - found[12:16], axis=1)
+    assert seam.max() < 0.01 * np.linalg.norm(np.diff(found[:12], axis=0), axis=1).sum()
     assert merged.run["refinement"]["segments"] == 1
     assert [part["name"] for part in merged.run["options"]["parts"]] == ["one", "two"]
     assert len(set(merged.run["revisions"].values())) == 1
@@ -118,12 +118,12 @@ def test_a_result_is_not_merged_with_itself_or_over_another(places: Path, tmp_pa
 @pytest.mark.slow
 def test_a_new_walk_is_put_into_the_world_of_a_known_place(places: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(places / "two", tmp_path / "later")
-    S = to_truth(places / "one", WALK[:14])
+    S = to_truth(places / "one", WALK[:12])
     run_stage(folder, OntoStage(places / "one"))
     later = read_result(folder)
     off = [
         np.linalg.norm(S.move_pose(c.T_world_camera)[:3, 3] - T[:3, 3])
-        for c, T in zip(later.cameras, WALK[9:], strict=True)
+        for c, T in zip(later.cameras, WALK[8:], strict=True)
     ]
     assert np.median(off) < 0.03
     assert later.run["onto"]["result"] == str((places / "one").resolve())
@@ -136,14 +136,14 @@ def test_a_new_walk_is_put_into_the_world_of_a_known_place(places: Path, tmp_pat
 @pytest.mark.slow
 def test_results_of_different_cameras_are_merged(places: Path, tmp_path: Path) -> None:
     folder = tmp_path / "small"
-    later = WALK[9:19]
+    later = WALK[8:16]
     write_refined(folder, later, draw=4, zoom=0.75)
     merge_results([places / "one", folder], tmp_path / "all", JOINT)
     merged = read_result(tmp_path / "all")
-    truth = np.concatenate([WALK[:14], later])[:, :3, 3]
+    truth = np.concatenate([WALK[:12], later])[:, :3, 3]
     found = np.array([camera.T_world_camera[:3, 3] for camera in merged.cameras])
     error = np.linalg.norm(align(found, truth).apply(found) - truth, axis=1)
-    assert np.sqrt((error**2).mean()) < 0.01 * np.linalg.norm(np.diff(WALK[:19, :3, 3], axis=0), axis=1).sum()
+    assert np.sqrt((error**2).mean()) < 0.01 * np.linalg.norm(np.diff(WALK[:16, :3, 3], axis=0), axis=1).sum()
     assert {camera.source_size for camera in merged.cameras} == {SIZE}
     assert merged.run["refinement"]["segments"] == 1
 
@@ -153,7 +153,7 @@ def test_a_kill_leaves_the_inputs_and_no_half_result(places: Path, tmp_path: Pat
     before = {name: contents(places / name) for name in ("one", "two")}
     target = tmp_path / "all"
     command = [sys.executable, "-m", "stream_recon", "merge", str(places / "one"), str(places / "two"), "-o"]
-    for writes in (1, 25):
+    for writes in (1, 20):
         process = subprocess.Popen([*command, str(target), "--dense", "off", "--no-mesh"], stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 120
         while process.poll() is None and len(list(tmp_path.glob("*.part/depth/*.npz"))) < writes:
