@@ -33,7 +33,7 @@ PAGES = Pages(
 )
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 TITLES = {
-    "stereo": "Metres of pairs of cameras, five rendered walks",
+    "stereo": "Metres of pairs of cameras, ten rendered walks of 24 frames",
     "start": "Start of the program, sample",
     "refine short": "Refinement of a synthetic walk of 1,000 frames, features given",
     "stream short": "Online back end over 1,500 frames",
