@@ -254,7 +254,7 @@ def longest_first(jobs: Sequence[Job]) -> list[Job]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobResult:
     """End of a job."""
 
     name: str
@@ -274,7 +274,7 @@ class JobProgress:
     frames: int
 
 
-Event = JobProgress | Outcome
+Event = JobProgress | JobResult
 Seconds = dict[str, float]
 """Seconds by stage, in the order of the stages."""
 

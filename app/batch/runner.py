@@ -120,7 +120,7 @@ class _BatchRun:
             try:
                 jobs += self._split(job)
             except InputError as error:
-                refused.append(batch_jobs.Outcome(job.name, "failed", reason=str(error)))
+                refused.append(batch_jobs.JobResult(job.name, "failed", reason=str(error)))
         self._listener.begin(list(self._rows.values()), sum(job.frames or 0 for job in jobs))
         for outcome in refused:
             self._finish_scene(outcome)
@@ -193,7 +193,7 @@ class _BatchRun:
         self._frames[name] = frames
         self._listener.progress(sum(self._frames.values()))
 
-    def _finish_chunk(self, outcome: batch_jobs.Outcome) -> None:
+    def _finish_chunk(self, outcome: batch_jobs.JobResult) -> None:
         if outcome.status == "done":
             self._chunk_phases[outcome.name] = (outcome.result or {}).get("phases", {})
             self._stitcher_of(outcome.name)[1].last_end = time.monotonic()
@@ -219,10 +219,10 @@ class _BatchRun:
         self._finish_scene(outcome)
         self._check_disk()
 
-    def _stitch_outcome(self, name: str) -> batch_jobs.Outcome:
+    def _stitch_outcome(self, name: str) -> batch_jobs.JobResult:
         failed = self._failed_chunks.get(name)
         if failed is not None:
-            return batch_jobs.Outcome(name, "failed", reason=failed)
+            return batch_jobs.JobResult(name, "failed", reason=failed)
         outcome = run_guarded(name, lambda: self._stitchers[name].finish())
         if outcome.result is None:
             return outcome
@@ -230,7 +230,7 @@ class _BatchRun:
         known = [self._chunk_phases.get(chunk.name) for chunk in self._stitchers[name].chunks]
         return replace(outcome, result={**outcome.result, "chunk_phases": [seconds for seconds in known if seconds]})
 
-    def _finish_scene(self, outcome: batch_jobs.Outcome) -> None:
+    def _finish_scene(self, outcome: batch_jobs.JobResult) -> None:
         if outcome.status == "interrupted":
             return
         if outcome.status == "disk full":

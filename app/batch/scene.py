@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from stream_recon.app.batch.chunks import FrameMismatchError, has_readable_frame, open_job
-from stream_recon.app.batch.jobs import Job, Outcome, StageTimer
+from stream_recon.app.batch.jobs import Job, JobResult, StageTimer
 from stream_recon.app.batch.manifest import DepthChecksums
 from stream_recon.app.batch.partial_scene import read_partial_scene
 from stream_recon.app.batch.scene_stages import job_options, manifest_record, run_scene_stages
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 def run_job(
     engine: FrameEngine, job: Job, store: Store, on_frames: Callable[[int], None], timer: StageTimer | None = None
-) -> Outcome:
+) -> JobResult:
     """Reconstruct a job into the store. Any error becomes the reason of the outcome.
 
     Args:
@@ -42,19 +42,19 @@ def run_job(
     return run_guarded(job.name, lambda: _reconstruct(engine, job, store, on_frames, timer or StageTimer("open")))
 
 
-def run_guarded(name: str, work: Callable[[], dict[str, Any]]) -> Outcome:
+def run_guarded(name: str, work: Callable[[], dict[str, Any]]) -> JobResult:
     """Outcome of ``work``, which returns the record for the manifest or raises any exception."""
     try:
-        return Outcome(name, "done", work())
+        return JobResult(name, "done", work())
     except Cancelled:
-        return Outcome(name, "interrupted", reason="interrupted")
+        return JobResult(name, "interrupted", reason="interrupted")
     except FrameMismatchError as error:
-        return Outcome(name, "failed", reason=str(error), frames_mismatch=True)
+        return JobResult(name, "failed", reason=str(error), frames_mismatch=True)
     except (StreamReconError, OSError) as error:
-        return Outcome(name, "disk full" if is_disk_full(error) else "failed", reason=str(error))
+        return JobResult(name, "disk full" if is_disk_full(error) else "failed", reason=str(error))
     except Exception as error:
         logger.exception("scene %s", name)
-        return Outcome(name, "failed", reason=f"{type(error).__name__}: {error}")
+        return JobResult(name, "failed", reason=f"{type(error).__name__}: {error}")
 
 
 def _reconstruct(

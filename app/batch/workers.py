@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from stream_recon.app.batch.jobs import Event, Job, JobProgress, ModelLoader, Outcome, StageTimer
+from stream_recon.app.batch.jobs import Event, Job, JobProgress, JobResult, ModelLoader, StageTimer
 from stream_recon.app.batch.scene import run_job
 from stream_recon.app.batch.store import Store
 from stream_recon.app.core.cancel import Cancel
@@ -61,11 +61,11 @@ class WorkQueue:
         if self._attempts[job.name] < MAX_ATTEMPTS:
             self._waiting.appendleft(job)
         else:
-            self._on_event(Outcome(job.name, "failed", reason=reason))
+            self._on_event(JobResult(job.name, "failed", reason=reason))
 
     def report(self, event: Event) -> None:
         """Forward a worker's event. After a full disk no further job is started."""
-        if isinstance(event, Outcome) and event.status == "disk full":
+        if isinstance(event, JobResult) and event.status == "disk full":
             self._disk_full = True
         self._on_event(event)
 
@@ -84,7 +84,7 @@ class Pool(ABC):
 
     @abstractmethod
     def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], cancel: Cancel) -> None:
-        """Run the jobs in this order. Each job that is started ends in one `Outcome`.
+        """Run the jobs in this order. Each job that is started ends in one `JobResult`.
 
         None is started after ``cancel`` was requested or the disk was full. Raises StreamReconError where no worker can
         load the model.
@@ -212,7 +212,7 @@ class ProcessPool(Pool):
         elif isinstance(message, JobProgress):
             self._queue.report(message)
         else:
-            assert isinstance(message, Outcome) and worker.job is not None
+            assert isinstance(message, JobResult) and worker.job is not None
             job, worker.job = worker.job, None
             if message.status == "interrupted":
                 # A signal was sent to this worker, not to this process.

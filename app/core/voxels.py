@@ -32,7 +32,7 @@ class VoxelTable:
         # The lookup comes first, since most points of a frame lie in known voxels.
         unknown = self._unknown(keys)
         indices: NDArray[np.intp] = unknown[first_of_each(keys[unknown])]
-        self._remember(keys[indices])
+        self._store_keys(keys[indices])
         return indices
 
     def keys(self, xyz: NDArray[np.float32]) -> NDArray[np.uint64]:
@@ -48,13 +48,13 @@ class VoxelTable:
     def take_new_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.intp]:
         """Do the same as `take_new` for voxel keys [N] without duplicates."""
         unknown = self._unknown(keys)
-        self._remember(keys[unknown])
+        self._store_keys(keys[unknown])
         return unknown
 
     def _unknown(self, keys: NDArray[np.uint64]) -> NDArray[np.intp]:
         return np.flatnonzero(self._keys[_slots(keys, self._bits)] != keys)
 
-    def _remember(self, keys: NDArray[np.uint64]) -> None:
+    def _store_keys(self, keys: NDArray[np.uint64]) -> None:
         self._keys[_slots(keys, self._bits)] = keys
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import Field, validated_field
-from stream_recon.app.core.disk_table import AscendingColumn
 from stream_recon.app.core.input_file import open_regular, parse_json
+from stream_recon.app.core.per_frame_arrays import SortedFrameNumbers
 from stream_recon.app.core.rig import view_of
 from stream_recon.app.core.transforms import Similarity, is_rigid, quaternion_xyzw
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, Revision
@@ -249,7 +249,7 @@ class CameraFiles:
 
     def __init__(self, folder: Path, known: Sequence[FrameCamera] = (), revisions: int = 0) -> None:
         """Write both files with the frames ``known``. Raises OutputError; each old file then stays."""
-        self._indices = AscendingColumn()
+        self._indices = SortedFrameNumbers()
         for camera in known:
             self._indices.append(camera.index)
         lines = (_line(row, camera) for row, camera in enumerate(known))

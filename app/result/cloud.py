@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.cores import serial_opencv, usable_cores
-from stream_recon.app.core.disk_table import DiskTable
+from stream_recon.app.core.per_frame_arrays import PerFrameArrays
 from stream_recon.app.core.ply import colours, positions
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.core.types import FrameResult
@@ -53,7 +53,7 @@ class PointCloud:
         self._folder = folder
         self._config = config
         self._voxels = VoxelTable(config.voxel)
-        self._written = DiskTable(folder, pose=(3, 4), depth_scale=())
+        self._written = PerFrameArrays(folder, pose=(3, 4), depth_scale=())
         """Camera of each frame when its points were written."""
         self._ends = array("q", [0])
         self._keyframes = RecentKeyframes(config)

@@ -1,6 +1,7 @@
 """``run.json``: what was run, with which weights, how fast, and what was lost."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -195,3 +196,9 @@ def run_record(
         "warnings": list(summary.warnings),
         "preset": dataclasses.asdict(info.preset),
     }
+
+
+def section(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The object of that name in a ``run.json``; empty where there is none."""
+    found = record.get(name)
+    return found if isinstance(found, dict) else {}

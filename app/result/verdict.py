@@ -18,7 +18,7 @@ from stream_recon.app.result import causes
 from stream_recon.app.result.causes import Cause
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import DENSE, MESH, ONLINE, REFINEMENT, RUN_NAME, SPLATS, VERDICT
+from stream_recon.app.result.run_record import DENSE, MESH, ONLINE, REFINEMENT, RUN_NAME, SPLATS, VERDICT, section
 
 Level = Literal["good", "unsure", "doubtful", "failed"]
 """``unsure``: the video does not show enough to check it, and nothing speaks against it."""
@@ -149,7 +149,7 @@ def record_verdict(folder: Path) -> Verdict:
 
 def surface_coverage(record: Mapping[str, Any]) -> float | None:
     """Share of what was filmed that the mesh covers; None where it is not known."""
-    return _number(_table(record, MESH), "covered")
+    return _number(section(record, MESH), "covered")
 
 
 def judge(record: Mapping[str, Any], frames: int | None = None, config: VerdictConfig = DEFAULT_VERDICT) -> Verdict:
@@ -205,9 +205,9 @@ class _Evidence:
 
     def __init__(self, record: Mapping[str, Any], frames: int | None, config: VerdictConfig) -> None:
         self._record, self._config = record, config
-        self._refinement = _table(record, REFINEMENT)
-        self._counts = _table(record, "frames")
-        self._pictures = _table(_table(record, "health"), "pictures")
+        self._refinement = section(record, REFINEMENT)
+        self._counts = section(record, "frames")
+        self._pictures = section(section(record, "health"), "pictures")
         self.frames = float(frames) if frames is not None else _count(self._counts, "reconstructed")
         segments = self._refinement.get("fallback_segments")
         self._segments = segments if isinstance(segments, list) else []
@@ -306,7 +306,7 @@ class _Evidence:
 
     def changes(self) -> Iterator[_Finding]:
         """Changes of scale that overlapping depth maps show, and of the focal length."""
-        known = self._refinement if self._refinement and not self._rejected else _table(self._record, ONLINE)
+        known = self._refinement if self._refinement and not self._rejected else section(self._record, ONLINE)
         jumps = known.get("scale_jumps")
         tables = [each for each in jumps if isinstance(each, dict)] if isinstance(jumps, list) else []
         values = [(_number(each, "frame"), _number(each, "factor")) for each in tables]
@@ -316,7 +316,7 @@ class _Evidence:
             what = f"its scale seems to change by a factor of {factor:.2f} at frame {frame:.0f}"
             yield _Finding(causes.UNKNOWN, what)
         # After a cut, another part may have been filmed with another lens.
-        change = {} if self._record.get("segments") else _table(self._record, "focal_change")
+        change = {} if self._record.get("segments") else section(self._record, "focal_change")
         is_large = _count(change, "ratio") >= self._config.focal_ratio
         if is_large and _count(change, "steadiness") >= self._config.focal_steadiness:
             yield _Finding(causes.ZOOMED)
@@ -361,28 +361,23 @@ class _Evidence:
 
     def others(self) -> Iterator[_Finding]:
         """What consecutive frames and stereo say."""
-        low = _number(_table(self._record, "health"), "weak_frames") or 0.0
+        low = _number(section(self._record, "health"), "weak_frames") or 0.0
         # Of the online poses, which an accepted refinement replaces.
         if low >= self._config.inconsistent * self.frames and (self._rejected or not self._refinement):
             yield _Finding(self._cause, f"{low:.0f} of {self.frames:.0f} frames do not fit the frame before")
-        dense = _table(self._record, DENSE)
+        dense = section(self._record, DENSE)
         # Of an earlier refinement: its maps do not count.
         is_current = dense.get("refinement") == self._refinement.get("id")
         confirmed = _number(dense, "confirmed") if is_current else None
         if confirmed is not None and confirmed < self._config.confirmed:
             cause = causes.TURNED if self._is_turned else causes.BARE
             yield _Finding(cause, "hardly any surface is confirmed by another view")
-        splats = _table(self._record, SPLATS)
+        splats = section(self._record, SPLATS)
         psnr = _number(splats, "psnr")
-        revision = _table(self._record, "revisions").get("cameras", 0)
+        revision = section(self._record, "revisions").get("cameras", 0)
         done = splats.get("steps") == splats.get("wanted_steps") and splats.get("revision") == revision
         if psnr is not None and done and psnr < self._config.splats_psnr:
             yield _Finding(causes.UNKNOWN, f"splats show images that they have not seen at {psnr:.0f} dB only")
-
-
-def _table(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    table = record.get(name)
-    return table if isinstance(table, dict) else {}
 
 
 def _number(table: Mapping[str, Any], name: str) -> float | None:

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.disk_table import AscendingColumn
+from stream_recon.app.core.per_frame_arrays import SortedFrameNumbers
 from stream_recon.app.core.process import memory_errors
 from stream_recon.app.core.transforms import is_rigid
 from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame, Revision
@@ -135,7 +135,7 @@ class Dispatcher:
         self._frames: dict[int, PreparedFrame] = {}
         self._images: dict[int, NDArray[np.uint8]] = {}
         self._abandoned = threading.Event()
-        self._added = AscendingColumn()
+        self._added = SortedFrameNumbers()
 
     def take_image(self, frame: Frame, prepared: PreparedFrame) -> PreparedFrame:
         """The frame, with a grey image where the back end wants one. Keeps a reduced image where a listener gets it."""

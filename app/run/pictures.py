@@ -121,7 +121,7 @@ class PictureCheck:
         if float(cv2.resize(grey, COARSE, interpolation=cv2.INTER_AREA).std()) < config.bare_contrast:
             return BARE
         detail = _detail(grey)
-        fineness = detail / max(_detail(_half(grey)), 0.01)
+        fineness = detail / max(_detail(_half_size(grey)), 0.01)
         # Relative to contrast, since a dim picture has weak edges, too.
         sharpness = detail / max(float(grey.std()), 1.0)
         reference = float(np.percentile(self._sharpness, 75)) if self._sharpness else 0.0
@@ -136,11 +136,11 @@ class _Edges:
     """Edges of the first picture, with which later ones are compared."""
 
     def __init__(self, grey: Grey, config: PictureConfig) -> None:
-        self._config, self.shape, self._half = config, grey.shape, _half(grey)
-        slope_x, slope_y = (cv2.Sobel(self._half, cv2.CV_32F, dx, 1 - dx) for dx in (1, 0))
+        self._config, self.shape, self._half_size = config, grey.shape, _half_size(grey)
+        slope_x, slope_y = (cv2.Sobel(self._half_size, cv2.CV_32F, dx, 1 - dx) for dx in (1, 0))
         self._slope = np.hypot(slope_x, slope_y) / 8
         self._is_edge = self._slope > config.edge
-        height, width = self._half.shape
+        height, width = self._half_size.shape
         self._cells = max(width // config.cell, 2), max(height // config.cell, 2)
         self._edges = self._by_cell(self._is_edge)
 
@@ -149,7 +149,7 @@ class _Edges:
 
         Where a thing moves before a fixed camera, what is around it stays.
         """
-        change = _half(grey) - self._half
+        change = _half_size(grey) - self._half_size
         change -= np.median(change)  # light
         same = self._by_cell(self._is_edge & (np.abs(change) < self._config.same * self._slope + 2))
         counted = self._edges >= self._config.min_edges
@@ -166,7 +166,8 @@ class _Edges:
         return np.asarray(cv2.resize(mask.astype(np.float32), self._cells, interpolation=cv2.INTER_AREA), np.float32)
 
 
-def _half(grey: Grey) -> Grey:
+def _half_size(grey: Grey) -> Grey:
+    """A picture at half its width and height."""
     return np.asarray(cv2.resize(grey, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA), np.float32)
 
 

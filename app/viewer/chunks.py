@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import FramePoints
-from stream_recon.app.core.disk_table import DiskColumn
+from stream_recon.app.core.per_frame_arrays import PerFrameArray
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.core.voxels import voxel_first
 from stream_recon.app.viewer.frame_poses import REACH_VOXELS, FramePoses
@@ -51,6 +51,7 @@ class Chunk:
 
     @property
     def pending_count(self) -> int:
+        """Number of points that are not merged yet."""
         return sum(len(p) for p in self.pending)
 
     @property
@@ -103,7 +104,7 @@ class ChunkStore:
     ) -> None:
         """Add a frame's points in camera axes, see `ranked_points`; `merge_pending` makes them visible."""
         chunk = self.chunk_of(ordinal)
-        T_chunk_camera = chunk.S_world_chunk.inverse().matrix @ self._frames.world[ordinal]
+        T_chunk_camera = chunk.S_world_chunk.inverse().matrix @ self._frames.to_world[ordinal]
         self._frames.fill(ordinal, T_chunk_camera, points.xyz, window)
         xyz = transform_points(T_chunk_camera, points.xyz)
         thin = join_points([RankedPoints(xyz, points.rgb, rank, np.full(len(xyz), ordinal, np.int32))])
@@ -128,7 +129,7 @@ class ChunkStore:
         moves only if that brings every point within half a voxel, and staying does not. `update_points` corrects
         larger errors.
         """
-        self._frames.world[ordinals], self._frames.fields[ordinals] = point_transforms, fields
+        self._frames.to_world[ordinals], self._frames.fields[ordinals] = point_transforms, fields
         for chunk in self.chunks:
             inside = ordinals[(ordinals >= chunk.first) & (ordinals <= chunk.last)]
             if len(inside):
@@ -164,7 +165,7 @@ class ChunkStore:
         """Number of merged points that the options show."""
         return sum(len(chunk.points.filtered(options)) for chunk in self.chunks)
 
-    def causal_points(self, chunk: Chunk, causal_poses: DiskColumn, stride: int = 1) -> RankedPoints:
+    def causal_points(self, chunk: Chunk, causal_poses: PerFrameArray, stride: int = 1) -> RankedPoints:
         """Every ``stride``-th merged point of a chunk at its causal pose, in the axes of the chunk's first camera.
 
         ``causal_poses``: [n, 4, 4], of all frames.
@@ -207,7 +208,7 @@ class ChunkStore:
         at = int(np.argmin(frames))
         first, second = self.chunks[at], self.chunks.pop(at + 1)
         S_first_second = first.S_world_chunk.inverse() @ second.S_world_chunk
-        self._frames.in_chunk[second.frames] = S_first_second.matrix @ self._frames.in_chunk[second.frames]
+        self._frames.to_chunk[second.frames] = S_first_second.matrix @ self._frames.to_chunk[second.frames]
         first.last = second.last
         first.voxel = max(first.voxel, second.voxel * S_first_second.scale)
         first.error_half_voxels = max(first.error_half_voxels, second.error_half_voxels)
@@ -238,16 +239,16 @@ class ChunkStore:
         """Recompute the points of a chunk by their frames; gives the number of points."""
         self._merge([chunk])
         chunk.error_half_voxels = 0.0
-        world = self._frames.world[chunk.frames]
+        to_world = self._frames.to_world[chunk.frames]
         frame = chunk.points.frame - chunk.first
         wrong = self._errors_half_voxels(chunk, chunk.S_world_chunk) > 1
         if not wrong[frame].any():  # other frames have more confident points in all the same voxels
             self._frames.filled[chunk.frames] = (self._frames.filled[chunk.frames] > 0) & ~wrong
             return 0
-        in_chunk = chunk.S_world_chunk.inverse().matrix @ world
+        to_chunk = chunk.S_world_chunk.inverse().matrix @ to_world
         fields, applied = self._frames.fields[chunk.frames], self._frames.applied_fields[chunk.frames]
-        xyz = self._frames.moved(chunk.frames, fields - applied, in_chunk, frame, chunk.points.xyz)
-        self._frames.in_chunk[chunk.frames], self._frames.applied_fields[chunk.frames] = in_chunk, fields
+        xyz = self._frames.moved(chunk.frames, fields - applied, to_chunk, frame, chunk.points.xyz)
+        self._frames.to_chunk[chunk.frames], self._frames.applied_fields[chunk.frames] = to_chunk, fields
         chunk.points = replace(chunk.points, xyz=xyz)
         chunk.version += 1
         return len(frame)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.disk_table import DiskColumn
+from stream_recon.app.core.per_frame_arrays import PerFrameArray
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.viewer.chunks import Chunk, ChunkStore
 from stream_recon.app.viewer.nodes import ChunkNode, LineNode, path_segments, wxyz
@@ -91,7 +91,7 @@ class ComparisonLayer:
         ]
 
 
-def _causal_step(store: ChunkStore, chunk: Chunk, causal_poses: DiskColumn, step: int) -> RankedPoints:
+def _causal_step(store: ChunkStore, chunk: Chunk, causal_poses: PerFrameArray, step: int) -> RankedPoints:
     return store.causal_points(chunk, causal_poses).step(step)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import GRID, depth_factors_at
-from stream_recon.app.core.disk_table import DiskTable
+from stream_recon.app.core.per_frame_arrays import PerFrameArrays
 from stream_recon.app.core.transforms import Similarity, align
 
 FloatArray = NDArray[np.float64]
@@ -16,19 +16,19 @@ REACH_VOXELS = 500
 class FramePoses:
     """Poses of all frames by ordinal.
 
-    ``world`` and ``in_chunk`` are affine maps [4, 4] from the axes of the causal camera, in which points were
-    unprojected, see `Timeline.point_transforms`: ``world`` to the world, and ``in_chunk`` to the axes of the chunk, as
-    its points are stored. A chunk's similarity S is right where ``S @ in_chunk`` equals ``world``. Before the map, a
-    point moves along its ray by a depth field: ``fields`` for ``world``, ``applied_fields`` for ``in_chunk``.
+    ``to_world`` and ``to_chunk`` are affine maps [4, 4] from the axes of the causal camera, in which points were
+    unprojected, see `Timeline.point_transforms`, to the world and to the axes of the chunk, as its points are stored.
+    A chunk's similarity S is right where ``S @ to_chunk`` equals ``to_world``. Before the map, a point moves along its
+    ray by a depth field: ``fields`` for ``to_world``, ``applied_fields`` for ``to_chunk``.
     """
 
     def __init__(self, reach: float) -> None:
         self._reach = reach
-        self._rows = DiskTable(
-            world=(4, 4), in_chunk=(4, 4), corners=(5, 3), filled=(), field=(GRID, GRID), applied_field=(GRID, GRID),
+        self._rows = PerFrameArrays(
+            to_world=(4, 4), to_chunk=(4, 4), corners=(5, 3), filled=(), field=(GRID, GRID), applied_field=(GRID, GRID),
             window=(4,),
         )  # fmt: skip
-        self.world, self.in_chunk = self._rows["world"], self._rows["in_chunk"]
+        self.to_world, self.to_chunk = self._rows["to_world"], self._rows["to_chunk"]
         self.fields, self.applied_fields = self._rows["field"], self._rows["applied_field"]
         self.filled = self._rows["filled"]
         """Whether frames have points [n]: 1 or 0."""
@@ -36,18 +36,18 @@ class FramePoses:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, world: FloatArray) -> None:
+    def add(self, to_world: FloatArray) -> None:
         """Add the next frame, without points."""
-        self._rows.append(world=world, in_chunk=np.eye(4))
+        self._rows.append(to_world=to_world, to_chunk=np.eye(4))
 
-    def fill(self, ordinal: int, in_chunk: FloatArray, xyz: NDArray[np.float32], window: FloatArray) -> None:
+    def fill(self, ordinal: int, to_chunk: FloatArray, xyz: NDArray[np.float32], window: FloatArray) -> None:
         """Record a frame's points ``xyz`` [N, 3] in its camera's axes, and the map by which the chunk stores them.
 
         ``window``: the borders of its depth map, see `ranked_points`.
         """
         self.filled[ordinal] = bool(len(xyz))
         if len(xyz):
-            self.in_chunk[ordinal] = in_chunk
+            self.to_chunk[ordinal] = to_chunk
             self._rows["corners"][ordinal], self._rows["window"][ordinal] = pyramid(xyz, self._reach), window
 
     def fit(self, frames: slice) -> Similarity | None:
@@ -56,8 +56,8 @@ class FramePoses:
         if not filled.any():
             return None
         corners = self._rows["corners"][frames][filled]
-        in_chunk, world = (_moved(T[frames][filled], corners).reshape(-1, 3) for T in (self.in_chunk, self.world))
-        fitted = align(in_chunk, world)
+        to_chunk, world = (_moved(T[frames][filled], corners).reshape(-1, 3) for T in (self.to_chunk, self.to_world))
+        fitted = align(to_chunk, world)
         return fitted if fitted.scale > 0 else None
 
     def errors(self, frames: slice, S_world_chunk: Similarity) -> FloatArray:
@@ -67,10 +67,10 @@ class FramePoses:
         within reach. A point at n times the reach may have 2n - 1 times the error. A depth field adds at most its
         largest node, at the distance of the furthest corner.
         """
-        rows, world = self._rows["corners"][frames], self.world[frames]
+        rows, world = self._rows["corners"][frames], self.to_world[frames]
         applied_fields = self.applied_fields[frames]
         corners = rows * np.exp(applied_fields.max(axis=(1, 2), initial=0.0))[:, None, None]
-        error = _moved(S_world_chunk.matrix @ self.in_chunk[frames] - world, corners)
+        error = _moved(S_world_chunk.matrix @ self.to_chunk[frames] - world, corners)
         bounds = np.sqrt((error * error).sum(axis=2).max(axis=1))
         along = np.abs(np.expm1(self.fields[frames] - applied_fields)).max(axis=(1, 2), initial=0.0)
         if along.any():
@@ -85,10 +85,10 @@ class FramePoses:
 
         Args:
             fields: depth fields [k, GRID, GRID] to apply in addition.
-            maps: affine maps [k, 4, 4] from camera axes that replace ``in_chunk``.
+            maps: affine maps [k, 4, 4] from camera axes that replace ``to_chunk``.
             which: each point's frame [N], counted from the first of ``frames``.
         """
-        inverse = np.linalg.inv(self.in_chunk[frames])
+        inverse = np.linalg.inv(self.to_chunk[frames])
         if not fields.any():
             return move_each(np.asarray(maps @ inverse, np.float64), which, xyz)
         local = move_each(np.asarray(inverse, np.float64), which, xyz)

@@ -30,7 +30,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Pick:
+class PickedPoint:
     """A point on a surface."""
 
     point: NDArray[np.float64]  # [3]
@@ -38,19 +38,19 @@ class Pick:
     """Error (95 %) of its position, in the unit of the world."""
 
 
-def pick(ray: PointingRay, hit: Hit, cameras: NDArray[np.floating]) -> Pick:
+def pick(ray: PointingRay, hit: Hit, cameras: NDArray[np.floating]) -> PickedPoint:
     """The point of a hit. ``cameras`` [n, 3]: positions of the cameras that saw the scene."""
     distance = float(np.linalg.norm(cameras - hit.point, axis=1).min()) if len(cameras) else hit.distance
     error = np.hypot(DEPTH_ERROR * distance, CLICK_PX * ray.pixel * hit.distance)
-    return Pick(hit.point, float(np.hypot(error, hit.spread)))
+    return PickedPoint(hit.point, float(np.hypot(error, hit.spread)))
 
 
 @dataclass(frozen=True)
 class MeasuredDistance:
     """Distance of two points."""
 
-    first: Pick
-    second: Pick
+    first: PickedPoint
+    second: PickedPoint
     unit: Unit
 
     @property
@@ -72,6 +72,6 @@ class MeasuredDistance:
         return f"{self.length:.{digits}f} ± {error:.{digits}f} {name}"
 
 
-def distances(picks: list[Pick], unit: Unit) -> list[MeasuredDistance]:
+def distances(picks: list[PickedPoint], unit: Unit) -> list[MeasuredDistance]:
     """Distances of the points two by two, as they were picked."""
     return [MeasuredDistance(a, b, unit) for a, b in zip(picks[::2], picks[1::2], strict=False)]

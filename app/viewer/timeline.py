@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import GRID
-from stream_recon.app.core.disk_table import AscendingColumn, DiskColumn, DiskTable
+from stream_recon.app.core.per_frame_arrays import PerFrameArray, PerFrameArrays, SortedFrameNumbers
 from stream_recon.app.core.rig import VIEW_STRIDE
 from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
 
@@ -48,18 +48,18 @@ class Timeline:
         self.views: dict[int, TimelineView] = {}
         self._stride = 1
         # Cameras are fx, fy, cx, cy.
-        self._rows = DiskTable(
+        self._rows = PerFrameArrays(
             pose=(4, 4), causal_pose=(4, 4), depth_scale=(), causal_camera=(4,), camera=(4,), field=(GRID, GRID)
         )
-        self.poses: DiskColumn = self._rows["pose"]
+        self.poses: PerFrameArray = self._rows["pose"]
         """T_world_camera [n, 4, 4] of all frames."""
-        self.causal_poses: DiskColumn = self._rows["causal_pose"]
+        self.causal_poses: PerFrameArray = self._rows["causal_pose"]
         """T_world_camera [n, 4, 4] before any revision."""
-        self.depth_scales: DiskColumn = self._rows["depth_scale"]
+        self.depth_scales: PerFrameArray = self._rows["depth_scale"]
         """Factors [n] of the causal depth."""
-        self.depth_fields: DiskColumn = self._rows["field"]
+        self.depth_fields: PerFrameArray = self._rows["field"]
         """Depth fields [n, GRID, GRID] in addition to the scales; zeros where there is none."""
-        self._indices = AscendingColumn()
+        self._indices = SortedFrameNumbers()
         self.revisions = 0
         """Number of revisions so far."""
         self.revised = False
@@ -177,7 +177,7 @@ class Timeline:
         ends = self.poses[np.array(known, np.intp).reshape(-1)][:, :3, 3]
         return ends.reshape(-1, 2, 3).astype(np.float32)
 
-    def _thinned(self, poses: DiskColumn, vertices: int) -> NDArray[np.float32]:
+    def _thinned(self, poses: PerFrameArray, vertices: int) -> NDArray[np.float32]:
         return poses[_spaced(self._indices.below(VIEW_STRIDE), vertices)][:, :3, 3].astype(np.float32)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.box import Box, cut_primitive
 from stream_recon.app.viewer.cameras import ViewerCameras
 from stream_recon.app.viewer.content import Extent, SceneContent, moved
-from stream_recon.app.viewer.measure import MAX_POINTS, Pick, Unit, distances, pick
+from stream_recon.app.viewer.measure import MAX_POINTS, PickedPoint, Unit, distances, pick
 from stream_recon.app.viewer.panel import PageOptions, PanelEvents
 from stream_recon.app.viewer.picking import PointingRay
 from stream_recon.app.viewer.plan import PlanFrame, bar_length, floor_plan
@@ -45,7 +45,7 @@ class PageTools:
         self._client, self._content, self._cameras = client, content, cameras
         self._events, self._options = events, options
         self.panel = ToolsPanel(client.gui, events)
-        self.picks: list[Pick] = []
+        self.picks: list[PickedPoint] = []
         self.box: Box | None = None
         """The box that the page is cut by."""
         self._extent: Extent | None = None
@@ -61,7 +61,7 @@ class PageTools:
         """The chosen clip, the plane's normal toward what is shown, and the first and last place of the plane."""
         self._nodes = ToolNodes(client)
         self.panel.points.on_click(lambda event: events.request(lambda: self._drop_points(event.target.value)))
-        self.panel.cuts.on_click(lambda event: events.request(lambda: self._drop_cuts(event.target.value)))
+        self.panel.cuts.on_click(lambda event: events.request(lambda: self._remove_cuts(event.target.value)))
         self.panel.save_plan.on_click(lambda event: events.save("plan", event.client))
 
     def sync(self, unit: Unit) -> None:
@@ -246,7 +246,8 @@ class PageTools:
             self._cuts = [*self._cuts, now][-MAX_CUTS:]
         self._changed_at = time.monotonic()
 
-    def _drop_cuts(self, button: str) -> None:
+    def _remove_cuts(self, button: str) -> None:
+        """Take back the last cut, or all of them, by the button that was pressed."""
         if self._extent is None or not self._cuts:
             return
         if button == UNDO_CUT:

@@ -17,7 +17,7 @@ from stream_recon.app.result.depth import DEPTH_FOLDER
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.folder import MESH_NAME
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.run_record import METRIC_SCALE, PROGRAM, REFINEMENT, RUN_NAME
+from stream_recon.app.result.run_record import METRIC_SCALE, PROGRAM, REFINEMENT, RUN_NAME, section
 from stream_recon.app.result.tracks import DAMAGE, read_arrays
 from stream_recon.app.result.verdict import recorded_verdict
 from stream_recon.app.result.writer import remove_result
@@ -34,7 +34,7 @@ JPEG = b"\xff\xd8\xff"
 
 
 @dataclass(frozen=True)
-class Entry:
+class ResultListing:
     """A result as a page lists it."""
 
     name: str
@@ -58,11 +58,11 @@ class Library:
 
     def __init__(self, data: DataFolder) -> None:
         self._data = data
-        self._entries: dict[str, tuple[tuple[int, int], Entry | None]] = {}
+        self._entries: dict[str, tuple[tuple[int, int], ResultListing | None]] = {}
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ResultListing]:
         """All results, the last changed first. Folders with a damaged ``run.json`` are left out. Raises OSError."""
-        listed: dict[str, tuple[tuple[int, int], Entry | None]] = {}
+        listed: dict[str, tuple[tuple[int, int], ResultListing | None]] = {}
         for name in self._data.results():
             folder = self._data.path / name
             with suppress(OSError):
@@ -115,7 +115,7 @@ class Library:
     def source(self, name: str) -> str:
         """Path or address that a result was made of; empty where it is not known. Raises OutputError."""
         try:
-            return _text(_table(_record(self.folder(name)), "options").get("source"))
+            return _text(section(_record(self.folder(name)), "options").get("source"))
         except (OSError, ValueError):
             return ""
 
@@ -132,19 +132,19 @@ def _record(folder: Path) -> Mapping[str, Any]:
     return record
 
 
-def _entry(folder: Path, changed: float) -> Entry:
+def _entry(folder: Path, changed: float) -> ResultListing:
     """Raises OSError, ValueError."""
     record = _record(folder)
     verdict = recorded_verdict(record)
-    frames = _table(record, "frames").get("reconstructed")
-    return Entry(
+    frames = section(record, "frames").get("reconstructed")
+    return ResultListing(
         name=folder.name,
         source=_text(record.get("source"))[:200],
         frames=frames if isinstance(frames, int) and 0 <= frames < 2**53 else 0,
         seconds=_length(folder / TRAJECTORY_NAME),
         interrupted=record.get("interrupted") is not False,
-        refined=bool(_table(record, REFINEMENT)),
-        metres=bool(_table(record, METRIC_SCALE)),
+        refined=bool(section(record, REFINEMENT)),
+        metres=bool(section(record, METRIC_SCALE)),
         mesh=(folder / MESH_NAME).is_file(),
         verdict=verdict.level if verdict else "",
         reason=_text(verdict.explanation)[:1000] if verdict else "",
@@ -155,11 +155,6 @@ def _entry(folder: Path, changed: float) -> Entry:
 def _text(value: object) -> str:
     """A text that UTF-8 can write; empty for anything else."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else ""
-
-
-def _table(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    table = record.get(key)
-    return table if isinstance(table, dict) else {}
 
 
 def _length(trajectory: Path) -> float | None:

@@ -77,7 +77,7 @@ class Health:
             ("resident_bytes", (("process", "engine"),)): 0 if engine is None else resident_bytes(engine),
         }
         states = Counter(job.state for job in self._routes.store.all())
-        verdicts = Counter(entry.verdict or "none" for entry in await self._routes.listed())
+        verdicts = Counter(entry.verdict or "none" for entry in await self._routes.listed_results())
         for name, label, counts in (("jobs", "state", states), ("results", "verdict", verdicts)):
             gauges |= {(name, ((label, key),)): count for key, count in counts.items()}
         return PlainTextResponse(self._metrics.text(gauges), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -15,13 +15,13 @@ from stream_recon.app.sources.growing import is_growing
 from stream_recon.app.web import commands
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import LARGEST_ID, JobStore, WebJob
-from stream_recon.app.web.library import Entry, Library
+from stream_recon.app.web.library import Library, ResultListing
 from stream_recon.app.web.limits import USER, BusyError, ConflictError, MissingError, WebLimits, check_share
 from stream_recon.app.web.requests import answered, check_length, json_of
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.scans import Scans
 from stream_recon.app.web.threads import LONG_SECONDS, in_thread
-from stream_recon.app.web.uploads import MAX_BYTES, MAX_PIECE_BYTES, PIECE_BYTES, Stored, Upload, Uploads
+from stream_recon.app.web.uploads import MAX_BYTES, MAX_PIECE_BYTES, PIECE_BYTES, StoredUpload, Upload, Uploads
 from stream_recon.app.web.viewers import Viewers
 from stream_recon.configs.errors import ConfigError, ResourceError
 
@@ -45,14 +45,14 @@ class Routes:
         self._limits = limits
         self.library, self.uploads = Library(data), Uploads(store, data, limits.zip_files)
         self.scans = Scans(store, runner, data, limits)
-        self._reading: asyncio.Future[list[Entry]] | None = None
-        self._entries: list[Entry] = []
+        self._reading: asyncio.Future[list[ResultListing]] | None = None
+        self._entries: list[ResultListing] = []
         """Results as they were last read."""
 
     @answered
     async def state(self, request: Request) -> Response:
         """All that the start page shows."""
-        entries = await self.listed()
+        entries = await self.listed_results()
         jobs = [job for job in self.store.all()[:MAX_SHOWN] if job.state != "done" or job.kind == "export"]
         uploads = self.uploads.open()
         shown, idle, free = await in_thread(self._seen, jobs, [self.uploads.path(upload) for upload, _ in uploads])
@@ -83,12 +83,12 @@ class Routes:
     async def results(self, request: Request) -> Response:
         """All results, or one of them."""
         name = request.path_params.get("name")
-        shown = [asdict(entry) for entry in await self.listed() if name in (None, entry.name)]
+        shown = [asdict(entry) for entry in await self.listed_results() if name in (None, entry.name)]
         if name is not None and not shown:
             raise MissingError("there is no such result")
         return JSONResponse(shown[0] if name is not None else {"results": shown})
 
-    async def listed(self) -> list[Entry]:
+    async def listed_results(self) -> list[ResultListing]:
         """The results, as last read where their drive is slow: one thread reads for all pages."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.ensure_future(in_thread(self.library.entries, limit_s=LONG_SECONDS))
@@ -165,7 +165,7 @@ class Routes:
         reads = self._runner.progress(job.id).get("step") == "frames"
         return reads and now - max(last_byte, last_frame) > self._limits.stall_s
 
-    def _begin(self, stored: Stored) -> Response:
+    def _begin(self, stored: StoredUpload) -> Response:
         """Queue a complete upload, unless it has a result or a job."""
         source = str(stored.path)
         for job in self.store.all():

@@ -25,7 +25,7 @@ from stream_recon.app.web.jobs import LANES, JobStore, WebJob
 from stream_recon.app.web.limits import USER, ConflictError
 from stream_recon.app.web.threads import LONG_SECONDS, in_thread
 from stream_recon.app.web.transfer import TRANSFER
-from stream_recon.app.web.uploads import MAX_BYTES, Stored
+from stream_recon.app.web.uploads import MAX_BYTES, StoredUpload
 from stream_recon.configs.errors import OutputError, StreamReconError
 
 PROGRAM = (sys.executable, "-m", "stream_recon")
@@ -50,7 +50,7 @@ class JobRunner:
     def __init__(self, store: JobStore, data: DataFolder, runs: int, scans: int, program: Sequence[str]) -> None:
         """``runs``, ``scans``: reconstructions and scans at a time; ``program``: the command that runs them."""
         self._store, self._data, self._program = store, data, program
-        self.take: Callable[[Path, str], Awaitable[Stored]]
+        self.take: Callable[[Path, str], Awaitable[StoredUpload]]
         """Stores a file that was fetched, by its title; see `Uploads.take`."""
         self._limits = {"work": runs, "export": 1, "scan": scans}
         self._tasks: dict[int, asyncio.Task[None]] = {}

@@ -51,7 +51,7 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredUpload:
     """A complete upload: what is reconstructed, and whether it was here before."""
 
     title: str
@@ -105,7 +105,7 @@ class Uploads:
         write_new(self.path(upload), b"", 0o600)
         return self._added(upload)
 
-    async def take(self, file: Path, title: str) -> Stored:
+    async def take(self, file: Path, title: str) -> StoredUpload:
         """Store a file of the server, which is moved, as an upload that is complete. Raises InputError, OSError."""
         upload = Upload(secrets.token_hex(8), title, file.stat().st_size, {}, time.time())
         file.replace(self.path(upload))
@@ -202,22 +202,22 @@ class Uploads:
         """Uploads that are reconstructed while they come."""
         return self._select("where sha256 is null and path is not null")
 
-    async def complete(self, upload: Upload) -> Stored:
+    async def complete(self, upload: Upload) -> StoredUpload:
         """Store a file all of whose bytes are there, once for each content. Raises InputError, OSError."""
         async with self._storing:  # the same file may arrive twice at the same time
             return await self._complete(upload)
 
-    async def _complete(self, upload: Upload) -> Stored:
+    async def _complete(self, upload: Upload) -> StoredUpload:
         piece = self.path(upload)
         sha256 = await in_thread(_file_hash, piece, limit_s=LONG_SECONDS)
         if upload.path is not None:
             mark_of(upload.path).unlink(missing_ok=True)
             self._db.execute("update uploads set sha256=? where id=?", (sha256, upload.id))
-            return Stored(upload.title, upload.path, upload.options, known=False)
+            return StoredUpload(upload.title, upload.path, upload.options, known=False)
         known = self._db.execute("select path from uploads where sha256=? and path is not null", (sha256,)).fetchone()
         if known is not None and Path(known[0]).exists():
             self.remove(upload)
-            return Stored(upload.title, Path(known[0]), upload.options, known=True)
+            return StoredUpload(upload.title, Path(known[0]), upload.options, known=True)
         with open_regular(piece) as file:
             content = content_of(file.read(HEAD_BYTES))
         if content is None:
@@ -230,7 +230,7 @@ class Uploads:
             raise
         self._db.execute("delete from uploads where sha256=?", (sha256,))
         self._db.execute("update uploads set sha256=?, path=? where id=?", (sha256, str(path), upload.id))
-        return Stored(upload.title, path, upload.options, known=False)
+        return StoredUpload(upload.title, path, upload.options, known=False)
 
     async def remove_stored(self, source: str) -> None:
         """Remove a complete upload by the path that was reconstructed; other paths are left alone."""

@@ -29,7 +29,7 @@ from stream_recon.app.slam.ba.residuals import (
     sightings_cost,
     squared_errors,
 )
-from stream_recon.app.slam.ba.schur import Elimination, Normal, damped_square
+from stream_recon.app.slam.ba.schur import Elimination, NormalEquations, damped_square
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class RelativePosePriors:
         """Half the sum of the losses."""
         return cauchy((self._residual(variables)[0] ** 2).sum(axis=1), self.loss_scale)
 
-    def add_to(self, normal: Normal, variables: ParameterBlocks) -> Normal:
+    def add_to(self, normal: NormalEquations, variables: ParameterBlocks) -> NormalEquations:
         """The normal equations with these residuals; ``normal`` itself is changed, too."""
         free, size = normal.camera_gradient.shape
         residual, J_first, J_second = self.linearised(variables, size)
@@ -235,14 +235,14 @@ class _Adjustment:
         offsets, sigmas = self._intrinsics_priors(state)
         return cost + 0.5 * float(((offsets / sigmas) ** 2).sum())
 
-    def linearise(self, state: ParameterBlocks) -> Normal:
+    def linearise(self, state: ParameterBlocks) -> NormalEquations:
         normal = self.without_intrinsics_priors(state)
         offsets, sigmas = self._intrinsics_priors(state)
         normal.intrinsics[range(INTRINSICS_SIZE), range(INTRINSICS_SIZE)] += sigmas**-2
         normal.intrinsics_gradient[:] += offsets * sigmas**-2
         return normal
 
-    def without_intrinsics_priors(self, state: ParameterBlocks) -> Normal:
+    def without_intrinsics_priors(self, state: ParameterBlocks) -> NormalEquations:
         normal = self.elimination.normal(linearise_sightings(state, self.sightings, self.losses))
         if self.relative is not None:
             normal = self.relative.add_to(normal, state)
@@ -252,7 +252,7 @@ class _Adjustment:
             _hold_scales(normal, state.log_scale[: self.free], information)
         return normal
 
-    def step(self, state: ParameterBlocks, linear: Normal, damping: float) -> tuple[ParameterBlocks, float]:
+    def step(self, state: ParameterBlocks, linear: NormalEquations, damping: float) -> tuple[ParameterBlocks, float]:
         reduced = self.elimination.reduced(linear, damping)
         cameras, points, intrinsics = self.elimination.solve(reduced, self.free_intrinsics)
         slope = float((linear.camera_gradient * cameras).sum() + (linear.point_gradient * points).sum())
@@ -268,7 +268,7 @@ class _Adjustment:
         return np.array([focal, state.camera_model.k1, state.camera_model.k2]), sigmas
 
 
-def _hold_scales(normal: Normal, log_scale: FloatArray, information: float) -> None:
+def _hold_scales(normal: NormalEquations, log_scale: FloatArray, information: float) -> None:
     """Add the prior of depth scales about 0; infinite ``information`` removes them from the unknowns instead."""
     if np.isfinite(information):
         normal.camera[:, 6, 6] += information

@@ -60,8 +60,8 @@ class LinearizedModel(Protocol[StateT, LinearT]):
 
 
 @dataclass(frozen=True)
-class Minimum(Generic[StateT]):
-    """Result of a minimization."""
+class LeastSquaresResult(Generic[StateT]):
+    """State of least cost that was found, and its cost."""
 
     state: StateT
     cost_before: float
@@ -78,7 +78,7 @@ def minimise(
     tolerance: float,
     should_stop: StopTest | None = None,
     rule: Damping = NIELSEN,
-) -> Minimum[StateT]:
+) -> LeastSquaresResult[StateT]:
     """Minimum near ``state``; ends when a step lowers the cost by a share below ``tolerance``."""
     before = cost = model.cost(state)
     damping, growth, done, converged = rule.first, rule.factor or 2.0, 0, False
@@ -107,4 +107,4 @@ def minimise(
                 if done == iterations:
                     break
                 done += 1
-    return Minimum(state, before, cost, done, converged)
+    return LeastSquaresResult(state, before, cost, done, converged)

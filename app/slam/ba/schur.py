@@ -91,8 +91,8 @@ _GROUPED_UNKNOWNS = 1400
 
 
 @dataclass(frozen=True)
-class Normal:
-    """H = J^T J and g = J^T r in parts, before damping. C: free cameras with D unknowns each."""
+class NormalEquations:
+    """Normal equations H = J^T J and g = J^T r in parts, before damping. C: free cameras with D unknowns each."""
 
     rows: ResidualRows
     camera: FloatArray  # [C, D, D]
@@ -108,7 +108,7 @@ class Normal:
 
 
 @dataclass(frozen=True)
-class Reduced:
+class ReducedSystem:
     """Reduced system in cameras and intrinsics, with the data for back-substitution of the points."""
 
     cameras: Any  # [C D, C D], an array or BSR
@@ -149,7 +149,7 @@ class Elimination:
             return None
         return SchurProducts(self._camera, self._point[: self._moving], self.free, self.points)
 
-    def normal(self, rows: ResidualRows) -> Normal:
+    def normal(self, rows: ResidualRows) -> NormalEquations:
         """Normal equations of the sightings, without relative poses."""
         size = rows.camera.shape[1]
         joint = camera_products(rows.joint, self._starts)
@@ -166,9 +166,9 @@ class Elimination:
         cameras = joint[:, :size, :size], joint[:, :size, size:-1], joint[:, :size, -1]
         points = np.array(point), np.array(point_intrinsics), np.array(gradient)
         shared = intrinsics[:INTRINSICS_SIZE, :INTRINSICS_SIZE], intrinsics[:INTRINSICS_SIZE, INTRINSICS_SIZE]
-        return Normal(rows, *cameras, *shared, *points, None)
+        return NormalEquations(rows, *cameras, *shared, *points, None)
 
-    def reduced(self, normal: Normal, damping: float) -> Reduced:
+    def reduced(self, normal: NormalEquations, damping: float) -> ReducedSystem:
         """Damped system after elimination of the points. Raises SingularError."""
         root = _inverse_root(normal.point, damping)
         y_point = _times(root, normal.point_gradient)
@@ -190,9 +190,9 @@ class Elimination:
         rhs = lost[:, INTRINSICS_SIZE] - normal.camera_gradient.reshape(-1)
         intrinsics = normal.intrinsics + damping * np.diag(_intrinsics_damping(normal.intrinsics)) - flat @ flat.T
         right = flat @ y_point.reshape(-1) - normal.intrinsics_gradient
-        return Reduced(cameras, border, rhs, intrinsics, right, points_first, y_intrinsics, y_point, root, len(Y))
+        return ReducedSystem(cameras, border, rhs, intrinsics, right, points_first, y_intrinsics, y_point, root, len(Y))
 
-    def intrinsics_system(self, reduced: Reduced) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def intrinsics_system(self, reduced: ReducedSystem) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Reduced matrix and right-hand side of the intrinsics, and the cameras' solutions [C D, INTRINSICS_SIZE + 1].
 
         The solutions belong to the right-hand side and to the border with the intrinsics. Raises SingularError.
@@ -203,7 +203,7 @@ class Elimination:
         left = reduced.border.T @ solved
         return reduced.intrinsics - left[:, 1:], reduced.intrinsics_rhs - left[:, 0], solved
 
-    def solve(self, reduced: Reduced, free: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def solve(self, reduced: ReducedSystem, free: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Steps of cameras [C, D], points [3, M] and intrinsics [INTRINSICS_SIZE]. Raises SingularError."""
         information, rhs, solved = self.intrinsics_system(reduced)
         intrinsics = np.zeros(INTRINSICS_SIZE)
@@ -265,7 +265,7 @@ def camera_products(joint: FloatArray, starts: IntArray) -> FloatArray:
     return out
 
 
-def damped_square(normal: Normal, cameras: FloatArray, points: FloatArray, intrinsics: FloatArray) -> float:
+def damped_square(normal: NormalEquations, cameras: FloatArray, points: FloatArray, intrinsics: FloatArray) -> float:
     """Squared length of a step in the metric of the damping."""
     square = float(np.einsum("cij,ci,cj->", damping_diagonal(normal.camera), cameras, cameras))
     square += float((_point_damping(normal.point) * points**2).sum())

@@ -37,14 +37,14 @@ def links(arrays: Arrays, grey: Array, log_depth: Array, config: InterpolationCo
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRatios:
     """Log ratios [h, w] of measured to prior depth, and their weights, 0 where nothing is measured."""
 
     ratio: Array
     weight: Array
 
 
-def without_reflections(arrays: Arrays, measured: Measured, config: ReflectionConfig) -> Array:
+def without_reflections(arrays: Arrays, measured: MeasuredRatios, config: ReflectionConfig) -> Array:
     """Weights [..., h, w] of measured log ratios: less for those that are behind the prior and alone.
 
     A glossy surface without texture shows things in front of it as if they were behind it. Stereo measures such depth
@@ -77,7 +77,7 @@ class Interpolator:
             grey, log_depth = halved(arrays, grey), halved(arrays, log_depth)
             self.levels.append(links(arrays, grey, log_depth, config))
 
-    def spread(self, measured: Measured, damping: Array | float | None = None) -> Array:
+    def spread(self, measured: MeasuredRatios, damping: Array | float | None = None) -> Array:
         """Log ratios [h, w] of all pixels. ``damping``: weight of a ratio of 0; None: by the variance of the ratios."""
         arrays, config = self._arrays, self._config
         ratio, weight = measured.ratio, measured.weight
@@ -90,7 +90,7 @@ class Interpolator:
             fine = pyramid[-1]
             weight = halved(arrays, fine.weight)
             ratio = halved(arrays, fine.ratio * fine.weight) / arrays.maximum(weight, 1e-9)
-            pyramid.append(Measured(ratio, weight * 4))
+            pyramid.append(MeasuredRatios(ratio, weight * 4))
         solution: Array | None = None
         for level, data in zip(self.levels[::-1], pyramid[::-1], strict=True):
             size = data.ratio.shape[-1], data.ratio.shape[-2]
@@ -99,7 +99,7 @@ class Interpolator:
         assert solution is not None
         return solution
 
-    def spread_robustly(self, measured: Measured, outlier: Array | float = 1.0) -> Array:
+    def spread_robustly(self, measured: MeasuredRatios, outlier: Array | float = 1.0) -> Array:
         """`spread` in two rounds; the second one gives measurements that differ from their surroundings less weight.
 
         ``outlier``: how much a difference counts, [h, w] or a number.
@@ -107,9 +107,9 @@ class Interpolator:
         first = self.spread(measured)
         difference = (measured.ratio - first) / self._config.robust_ratio
         weight = measured.weight / (1 + difference * difference * outlier)
-        return self.spread(Measured(measured.ratio, weight))
+        return self.spread(MeasuredRatios(measured.ratio, weight))
 
-    def _solved(self, x: Array, data: Measured, level: Links, damping: Array | float) -> Array:
+    def _solved(self, x: Array, data: MeasuredRatios, level: Links, damping: Array | float) -> Array:
         """Log ratios of one level, from ``x``."""
         arrays, diagonal = self._arrays, data.weight + damping
         right, down = level.right * self._config.smoothness, level.down * self._config.smoothness

@@ -16,7 +16,7 @@ import numpy as np
 
 from stream_recon.app.slam.dense.arrays import Array, Arrays
 from stream_recon.app.slam.dense.config import PlaneConfig, StereoConfig
-from stream_recon.app.slam.dense.interpolation import Interpolator, Links, Measured, conjugate_gradients, halved
+from stream_recon.app.slam.dense.interpolation import Interpolator, Links, MeasuredRatios, conjugate_gradients, halved
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def flattened(arrays: Arrays, grey: Array, depth: Array, error: Array, anchors: 
     spreading = replace(config.interpolation, smoothness=planes.reach_smoothness, min_link=planes.min_link)
     interpolator = Interpolator(arrays, grey, unit / present, spreading)
     is_known = arrays.where(weight > 0, 1.0, 0.0)
-    reached = interpolator.spread(Measured(is_known, weight * 4), planes.reach_damping)
+    reached = interpolator.spread(MeasuredRatios(is_known, weight * 4), planes.reach_damping)
     missing = arrays.minimum(arrays.maximum(1 - reached, 0.0), 1.0)
     prior = _prior_weight(arrays, error, anchors.weight, planes) + missing * planes.unreached_weight
     total = weight + prior

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.slam.dense.arrays import Array, Arrays
 from stream_recon.app.slam.dense.config import OtherSurfaceConfig, StereoConfig
-from stream_recon.app.slam.dense.interpolation import Interpolator, Measured
+from stream_recon.app.slam.dense.interpolation import Interpolator, MeasuredRatios
 from stream_recon.app.slam.dense.views import StereoView
 
 Result = TypeVar("Result")
@@ -27,7 +27,7 @@ class Prior:
     """The network's depth, corrected by triangulated points; positive everywhere."""
     is_valid: Array
     """Whether the network gives depth."""
-    points: Measured
+    points: MeasuredRatios
     """Triangulated points: log ratios of their depth to ``depth``."""
 
 
@@ -48,7 +48,7 @@ def corrected_priors(
     valid = arrays.repeated(arrays.to_float(arrays.array(known)), size) > 0.5
     if not config.points.is_enabled:
         nothing = arrays.zeros_like(prior)
-        return [Prior(prior[n], valid[n], Measured(nothing[n], nothing[n])) for n in range(len(views))]
+        return [Prior(prior[n], valid[n], MeasuredRatios(nothing[n], nothing[n])) for n in range(len(views))]
     log_ratios = partial(_log_ratios, max_log_ratio=config.points.max_log_ratio)
     points = _of_each(log_ratios, views, arrays.numpy(prior))
     ratio, weight = (arrays.array(np.array(column)) for column in zip(*points, strict=True))
@@ -57,11 +57,11 @@ def corrected_priors(
 
     def corrected(grey: Array, prior: Array, ratio: Array, weight: Array) -> tuple[Array, ...]:
         interpolator = Interpolator(arrays, grey, prior, spreading)
-        change = interpolator.spread_robustly(Measured(ratio, weight), config.points.outlier)
+        change = interpolator.spread_robustly(MeasuredRatios(ratio, weight), config.points.outlier)
         return prior * arrays.exp(change), ratio - change
 
     prior, left = arrays.batched(("corrected", config), corrected, arrays.stack(list(greys)), prior, ratio, weight)
-    return [Prior(prior[n], valid[n], Measured(left[n], weight[n])) for n in range(len(views))]
+    return [Prior(prior[n], valid[n], MeasuredRatios(left[n], weight[n])) for n in range(len(views))]
 
 
 def other_surfaces(arrays: Arrays, views: Sequence[StereoView], priors: Sequence[Prior], config: StereoConfig) -> Array:

@@ -18,7 +18,7 @@ from stream_recon.app.core.types import Certainty, Intrinsics
 from stream_recon.app.slam.dense.arrays import Array, Arrays, NumpyArrays
 from stream_recon.app.slam.dense.config import DEFAULT_STEREO, StereoConfig
 from stream_recon.app.slam.dense.consistency import Bounds, Neighbours, Support, support
-from stream_recon.app.slam.dense.interpolation import Interpolator, Measured, without_reflections
+from stream_recon.app.slam.dense.interpolation import Interpolator, MeasuredRatios, without_reflections
 from stream_recon.app.slam.dense.planar import Anchors, flattened
 from stream_recon.app.slam.dense.priors import Prior, corrected_priors, other_surfaces
 from stream_recon.app.slam.dense.sweep import Sources, SweepResult, sides, swept, with_other
@@ -263,14 +263,14 @@ class DenseStereo:
             ratio = arrays.where(weight > 0, arrays.log(arrays.maximum(mean_depth, 1e-9) / prior), 0.0)
             if config.reflections.is_enabled:
                 # Near a triangulated point on another surface there are two surfaces, and no reflection.
-                alone = without_reflections(arrays, Measured(ratio, weight), config.reflections)
+                alone = without_reflections(arrays, MeasuredRatios(ratio, weight), config.reflections)
                 weight = arrays.where(other > 0, weight, alone)
             point_weight = arrays.where(is_valid, point_weight * config.points.weight, 0.0)
             total = weight + point_weight
             ratio = (weight * ratio + point_weight * point_ratio) / arrays.maximum(total, 1e-9)
             outlier = arrays.where(count >= confirmation.sure, confirmation.sure_outlier, 1.0)
             interpolator = Interpolator(arrays, grey, prior, config.interpolation)
-            depth = prior * arrays.exp(interpolator.spread_robustly(Measured(ratio, total), outlier))
+            depth = prior * arrays.exp(interpolator.spread_robustly(MeasuredRatios(ratio, total), outlier))
             is_confirmed = (agreeing >= confirmation.confirming) & is_measured
             # Smoothness would mix what points and stereo measure on another surface, such as a pole, with the prior.
             from_point = abs(arrays.log(arrays.maximum(mean_depth, 1e-9) / arrays.maximum(other, 1e-9)))
@@ -302,7 +302,7 @@ class DenseStereo:
                 ratio = arrays.where(is_new, arrays.log(arrays.maximum(mean_depth, 1e-9) / depth), 0.0)
                 weight = arrays.where(is_new, agreeing * fill.weight, weight)
                 interpolator = Interpolator(arrays, grey, depth, spreading)
-                depth = depth * arrays.exp(interpolator.spread(Measured(ratio, weight)))
+                depth = depth * arrays.exp(interpolator.spread(MeasuredRatios(ratio, weight)))
             return depth, arrays.where(is_confirmed, depth, mean_depth), weight, is_contradicted
 
         inputs = grey, depth, is_confirmed, count, support.agreeing, support.contradicting, support.depth

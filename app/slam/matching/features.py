@@ -126,6 +126,7 @@ def learn_vocabulary(
 
 
 def _nearest_word(descriptors: NDArray[np.float32], words: NDArray[np.float32]) -> NDArray[np.intp]:
+    """Number [N] of each descriptor's nearest visual word."""
     return np.asarray((descriptors @ words.T - 0.5 * np.square(words).sum(axis=1)).argmax(axis=1), np.intp)
 
 

@@ -13,7 +13,7 @@ from scipy.spatial import cKDTree
 
 from stream_recon.app.batch import stitched_files
 from stream_recon.app.batch.chunks import MAX_OVERLAP, MIN_OVERLAP, AlignedChunks, chunk_jobs, open_job, plan_chunks
-from stream_recon.app.batch.jobs import ChunkRange, Event, Job, Outcome
+from stream_recon.app.batch.jobs import ChunkRange, Event, Job, JobResult
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.stitch import SceneStitcher
@@ -288,7 +288,7 @@ def reconstructed_chunks(batch: Batch, count: int) -> tuple[Job, list[Job]]:
     outcomes: list[Event] = []
     with batch.store.lock():
         SerialPool(loader, batch.store).run(chunks, outcomes.append, Cancel())
-    assert [event.status for event in outcomes if isinstance(event, Outcome)] == ["done"] * count
+    assert [event.status for event in outcomes if isinstance(event, JobResult)] == ["done"] * count
     return job, chunks
 
 

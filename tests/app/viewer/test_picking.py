@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.viewer.measure import MAX_POINTS, MeasuredDistance, Pick, Unit, distances, pick
+from stream_recon.app.viewer.measure import MAX_POINTS, MeasuredDistance, PickedPoint, Unit, distances, pick
 from stream_recon.app.viewer.picking import PointingRay, hit_points, hit_triangles
 
 PIXEL = 0.002
@@ -73,6 +73,6 @@ def test_a_distance_states_the_error_of_points_and_scale() -> None:
 
 
 def test_points_are_measured_two_by_two() -> None:
-    picks = [Pick(np.array([float(k * k), 0, 0]), 0.01) for k in range(5)]
+    picks = [PickedPoint(np.array([float(k * k), 0, 0]), 0.01) for k in range(5)]
     assert [each.length for each in distances(picks, Unit())] == [1, 5]
     assert not distances(picks[:1], Unit()) and MAX_POINTS % 2 == 0

@@ -134,7 +134,7 @@ def test_a_drive_that_does_not_answer_holds_up_neither_the_page_nor_more_threads
     write_run(data.path / "hall")
     goes_on, reads = threading.Event(), list[int]()
 
-    def hung(self: Library) -> list[library.Entry]:
+    def hung(self: Library) -> list[library.ResultListing]:
         reads.append(1)
         goes_on.wait(60)
         return whole(self)

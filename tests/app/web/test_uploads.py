@@ -15,7 +15,7 @@ from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.app.web.data_folder import RESERVE_BYTES, DataFolder, safe_name
 from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.limits import WebLimits
-from stream_recon.app.web.uploads import Stored, Uploads
+from stream_recon.app.web.uploads import StoredUpload, Uploads
 from tests.app.result.test_writer import write_run
 from tests.app.web.browsing import until
 from tests.app.web.serving import VIDEO, served, upload
@@ -142,7 +142,7 @@ def test_two_complete_copies_at_the_same_time_are_stored_once(tmp_path: Path) ->
     async def blocks() -> AsyncIterator[bytes]:
         yield VIDEO
 
-    async def both() -> list[Stored]:
+    async def both() -> list[StoredUpload]:
         pair = [uploads.create(name, len(VIDEO), {}) for name in ("a.mp4", "b.mp4")]
         for each in pair:
             await uploads.append(each, 0, blocks())

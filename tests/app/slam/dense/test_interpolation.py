@@ -5,7 +5,7 @@ import pytest
 
 from stream_recon.app.slam.dense.arrays import NumpyArrays
 from stream_recon.app.slam.dense.config import ReflectionConfig
-from stream_recon.app.slam.dense.interpolation import Measured, without_reflections
+from stream_recon.app.slam.dense.interpolation import MeasuredRatios, without_reflections
 from stream_recon.app.slam.dense.torch_arrays import TorchArrays
 
 SIZE = (72, 96)
@@ -21,7 +21,7 @@ def weights(noise: float = 0.03, behind: float = 0.3, hole: bool = False, arrays
     for part in (REFLECTION, HOLE) if hole else (REFLECTION,):
         ratio[part], weight[part] = behind, 1
     return arrays.numpy(
-        without_reflections(arrays, Measured(arrays.array(ratio), arrays.array(weight)), ReflectionConfig())
+        without_reflections(arrays, MeasuredRatios(arrays.array(ratio), arrays.array(weight)), ReflectionConfig())
     )
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream_recon.app.core.disk_table import BLOCK, AscendingColumn, DiskTable
+from stream_recon.app.core.per_frame_arrays import BLOCK, PerFrameArrays, SortedFrameNumbers
 
 COUNT = 2 * BLOCK + 100
 
 
-def filled(folder: Path) -> tuple[DiskTable, np.ndarray]:
+def filled(folder: Path) -> tuple[PerFrameArrays, np.ndarray]:
     values = np.random.default_rng(0).normal(size=(COUNT, 2, 3))
-    table = DiskTable(folder, a=(2, 3), b=())
+    table = PerFrameArrays(folder, a=(2, 3), b=())
     for number, value in enumerate(values):
         table.append(a=value, b=number)
     return table, values
@@ -48,7 +48,7 @@ def test_rows_are_set_as_in_an_array(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
-    table = DiskTable(tmp_path, a=(4, 4))
+    table = PerFrameArrays(tmp_path, a=(4, 4))
     table.append(a=np.eye(4))
     tracemalloc.start()
     try:
@@ -76,7 +76,7 @@ def test_no_room_leaves_the_table_as_it_was(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_numbers_that_ascend() -> None:
-    numbers = AscendingColumn()
+    numbers = SortedFrameNumbers()
     for number in (0, 3, 4, 2**40):
         numbers.append(number)
     assert len(numbers) == 4 and numbers[1] == 3 and numbers.position(2**40) == 3

@@ -1,4 +1,4 @@
-"""Per-frame tables for runs without a limit: columns on the disk, and frame numbers with 8 bytes per frame."""
+"""Arrays with a row for each frame, on the disk: runs have no limit, and memory does not grow with them."""
 
 import os
 import tempfile
@@ -22,10 +22,10 @@ GAP = 8
 Rows = int | slice | NDArray[np.integer] | NDArray[np.bool_] | list[int]
 
 
-class DiskTable:
-    """Columns of float64 in an anonymous temporary file, which disappears with its process.
+class PerFrameArrays:
+    """Arrays of float64 by name with a row for each frame, in a temporary file that disappears with its process.
 
-    One thread at a time may add or set rows. Columns are indexed by rows like arrays; see `DiskColumn`.
+    One thread at a time may add or set rows. Each is indexed like an array; see `PerFrameArray`.
     """
 
     def __init__(self, folder: Path | None = None, **shapes: tuple[int, ...]) -> None:
@@ -38,8 +38,8 @@ class DiskTable:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, name: str) -> "DiskColumn":
-        return DiskColumn(self, name)
+    def __getitem__(self, name: str) -> "PerFrameArray":
+        return PerFrameArray(self, name)
 
     def append(self, **values: Any) -> None:
         """Add a row. Raises OSError if the disk is full; the table is then unchanged."""
@@ -69,10 +69,10 @@ class DiskTable:
         write_at(self._file, memoryview(rows.view(np.uint8).data), first * self._dtype.itemsize)
 
 
-class DiskColumn:
-    """Column [n, ...] of a table. Reading by index gives a copy; assignment changes the table. Both raise OSError."""
+class PerFrameArray:
+    """One array [n, ...] of these. Reading by index gives a copy; assignment changes the file. Both raise OSError."""
 
-    def __init__(self, table: DiskTable, name: str) -> None:
+    def __init__(self, table: PerFrameArrays, name: str) -> None:
         self._table, self._name = table, name
 
     def __len__(self) -> int:
@@ -125,8 +125,8 @@ def _read_ranges(numbers: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], 
         begin = end
 
 
-class AscendingColumn:
-    """Ascending frame numbers, with 8 bytes each."""
+class SortedFrameNumbers:
+    """Frame numbers in ascending order, with 8 bytes each, and their positions."""
 
     def __init__(self) -> None:
         self._numbers = array("q")
