@@ -38,7 +38,7 @@ def offer_result(viewer: "Viewer", folder: Path, film_seconds: float = FILM_SECO
         result = read_result(folder)
         if (scale := result.metric_scale) is not None:
             viewer.set_unit("metre", scale.error)
-        axes = gltf_axes(result.cameras, "auto") if mesh.exists() else None
+        axes = gltf_axes(result, "auto") if mesh.exists() else None
     except StreamReconError:
         return
     if axes is not None:

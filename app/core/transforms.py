@@ -235,10 +235,9 @@ def upright_axes(up: FloatArray, forward: FloatArray) -> FloatArray:
     return np.stack([np.cross(down, ahead), down, ahead])
 
 
-def level_axes(R_world_camera: NDArray[np.floating]) -> FloatArray:
-    """Rotation [3, 3] from the world to level axes x right, y up, z backward of the first of these cameras [n, 3, 3].
+def level_axes(up: FloatArray, forward: FloatArray) -> FloatArray:
+    """Rotation [3, 3] from the world to level axes x right, y up, z backward of a camera that looks ``forward``.
 
-    They are the axes of the program's GLB files.
+    Of the first camera they are the axes of the program's GLB files.
     """
-    up, forward = up_direction(R_world_camera), np.asarray(R_world_camera[0][:, 2], np.float64)
     return np.asarray(np.diag([1.0, -1.0, -1.0]) @ upright_axes(up, forward))

@@ -23,7 +23,7 @@ FRUSTUM_COLOUR, PATH_COLOUR = (0.12, 0.47, 0.86), (0.95, 0.45, 0.1)
 def write_scene(job: ExportJob, path: Path) -> ExportReport:
     """Write points, frusta and trajectory. Raises StreamReconError, or OSError for system errors."""
     cameras = job.cameras("keyframes")
-    axes = gltf_axes(job.result.cameras, job.options.up)
+    axes = gltf_axes(job.result, job.options.up)
     vertices = subsample(job.cloud(), job.options.points)
     points = Primitive(_rotated(positions(vertices), axes), rgb=colours(vertices), name="points", mode=POINTS)
     poses = np.array([camera.T_world_camera for camera in job.result.cameras])

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.box import Box
 from stream_recon.app.core.ply import VERTEX, Vertices, positions, select_vertices
-from stream_recon.app.core.transforms import level_axes
-from stream_recon.app.export.view import PinholeView, Up, shared_view
+from stream_recon.app.export.view import PinholeView, Up, gltf_axes, shared_view
 from stream_recon.app.result.cameras import FrameCamera, select_cameras
 from stream_recon.app.result.cloud import POINTS_NAME, write_result_cloud
 from stream_recon.app.result.depth import depth_path
@@ -99,7 +98,7 @@ class ExportJob:
 
     @cached_property
     def _box_axes(self) -> NDArray[np.float64]:
-        return level_axes(np.array([camera.T_world_camera[:3, :3] for camera in self.result.cameras]))
+        return gltf_axes(self.result, "auto")
 
     def _cut(self, vertices: Vertices) -> Vertices:
         if self.options.box is None:

@@ -37,7 +37,7 @@ def write_mesh(job: ExportJob, path: Path) -> ExportReport:
     if len(mesh.faces) < len(fused.mesh.faces):
         summary += f", simplified from {len(fused.mesh.faces)}"
     if path.suffix == ".glb":
-        axes = gltf_axes(job.result.cameras, job.options.up)
+        axes = gltf_axes(job.result, job.options.up)
         drawn = with_texture(job.result, cameras, plain, config.texture, report)
         planes = job.box_planes(axes)
         write_glb(path, [cut_primitive(part, planes) for part in primitives(drawn, axes)], PROGRAM)

@@ -13,7 +13,7 @@ from stream_recon.app.core.input_file import MAX_MESH_BYTES, read_file
 from stream_recon.app.core.transforms import quaternion_xyzw
 from stream_recon.app.export.job import ExportJob
 from stream_recon.app.export.source_images import surface_images
-from stream_recon.app.export.view import gltf_axes, world_up
+from stream_recon.app.export.view import gltf_axes
 from stream_recon.app.result.folder import MESH_NAME
 from stream_recon.app.viewer.nodes import SurfaceNode, wxyz
 from stream_recon.app.viewer.overview import MAX_TRIED, FreeView, inner_view, opening_view
@@ -54,7 +54,7 @@ def add_surface(server: Any, job: ExportJob, inside: bool) -> str:
 
 def _set_camera(server: Any, job: ExportJob, timeline: Timeline, subject: Subject, inside: bool) -> None:
     cameras = job.result.cameras
-    up = world_up(cameras)
+    up = job.result.up
     server.scene.set_up_direction(tuple(up.tolist()))
     points, rays = subject.world(timeline)
     camera = server.initial_camera
@@ -68,7 +68,7 @@ def _set_camera(server: Any, job: ExportJob, timeline: Timeline, subject: Subjec
 
 
 def _add_mesh(server: Any, job: ExportJob, mesh: Path) -> str:
-    axes, content = gltf_axes(job.result.cameras, "auto"), read_file(mesh, MAX_MESH_BYTES)
+    axes, content = gltf_axes(job.result, "auto"), read_file(mesh, MAX_MESH_BYTES)
     if job.options.box is not None:
         planes = job.box_planes(axes)
         content = glb([cut_primitive(part, planes) for part in read_glb(content)])

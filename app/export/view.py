@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import level_axes, up_direction
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.result.cameras import FrameCamera
+from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import SparseTracks
 from stream_recon.configs.errors import InputError
 
@@ -155,14 +156,14 @@ def world_up(cameras: Sequence[FrameCamera]) -> NDArray[np.float64]:
     return up_direction(np.array([camera.T_world_camera[:3, :3] for camera in cameras]))
 
 
-def gltf_axes(cameras: Sequence[FrameCamera], up: Up) -> NDArray[np.float64]:
+def gltf_axes(result: ResultFolder, up: Up) -> NDArray[np.float64]:
     """Rotation [3, 3] from the world to glTF's axes: x right, y up, z backward.
 
-    ``auto``: the first camera's axes with y along the estimated up direction; ``keep``: the first camera's axes.
+    ``auto``: the first camera's axes with y along the result's up direction; ``keep``: the first camera's axes.
     """
     if up == "keep":
         return np.diag([1.0, -1.0, -1.0])
-    return level_axes(np.array([camera.T_world_camera[:3, :3] for camera in cameras]))
+    return level_axes(result.up, result.cameras[0].T_world_camera[:3, 2])
 
 
 def gltf_note(axes: NDArray[np.float64]) -> str:

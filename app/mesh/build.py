@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.gltf import Primitive, glb
-from stream_recon.app.core.transforms import level_axes
+from stream_recon.app.core.transforms import level_axes, up_direction
 from stream_recon.app.mesh.config import DEFAULT_MESH, MeshConfig, TextureConfig
 from stream_recon.app.mesh.fusion import Fused, Report, fuse, mesh_cameras
 from stream_recon.app.mesh.holes import closed_holes
+from stream_recon.app.mesh.level import level_up
 from stream_recon.app.mesh.surface import Mesh, decimated, without_floaters
 from stream_recon.app.mesh.texture import TexturedMesh, textured
 from stream_recon.app.mesh.visibility import confirmed_part, visible_part
@@ -89,6 +90,8 @@ class MeshReport:
     """See `TexturedMesh`."""
     size: int
     """Bytes of the file."""
+    up: list[float]
+    """Up direction in the world, a unit vector [3]; y in the file."""
 
 
 def write_result_mesh(
@@ -119,10 +122,12 @@ def write_result_mesh(
     cameras = mesh_cameras(result, config.fusion.max_frames)
     if not cameras:
         raise NoSurfaceError("no depth was kept")
-    mesh = with_texture(result, cameras, surface(result, cameras, config, report), config.texture, report)
-    axes = level_axes(np.array([camera.T_world_camera[:3, :3] for camera in result.cameras]))
-    content = glb(primitives(mesh, axes), PROGRAM)
+    plain = surface(result, cameras, config, report)
+    mesh = with_texture(result, cameras, plain, config.texture, report)
+    rotations = np.array([camera.T_world_camera[:3, :3] for camera in result.cameras])
+    up = level_up(plain.mesh, rotations, up_direction(rotations), config.level)
+    content = glb(primitives(mesh, level_axes(up, rotations[0][:, 2])), PROGRAM)
     if max_bytes is not None and len(content) + bytes_without(result.folder, MESH_NAME) > max_bytes:
         raise NoSurfaceError(f"its {len(content) / 1e6:.0f} MB would exceed --max-disk")
     replace_file(result.folder / MESH_NAME, lambda file: file.write(content))
-    return MeshReport(mesh.triangles, mesh.views, round(mesh.covered, 4), len(content))
+    return MeshReport(mesh.triangles, mesh.views, round(mesh.covered, 4), len(content), up.tolist())

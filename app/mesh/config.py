@@ -218,6 +218,25 @@ class TextureConfig:
 
 
 @dataclass(frozen=True)
+class LevelConfig:
+    """Search for the direction above which most of the surface is level, or plumb."""
+
+    max_turn_deg: float = 40.0
+    """Largest angle to the up direction of the cameras, which is that of their images where none of them turned."""
+    spread_deg: float = 8.0
+    """Deviation of a floor's normals: rough ground bends by more."""
+    plumb: float = 0.3
+    """Weight of plumb surfaces, of which there are many in any direction, beside level ones."""
+    roll_deg: float = 3.0
+    roll_cost: float = 0.05
+    """Share of the surface that outweighs cameras which are tilted sideways by ``roll_deg``, as by a hand."""
+    samples: int = 3000
+    directions: tuple[int, int] = (1500, 100)
+    """Triangles and directions that are tried: all within the largest angle, then near the best one."""
+    near_deg: float = 2.0
+
+
+@dataclass(frozen=True)
 class MeshConfig:
     """All of a mesh."""
 
@@ -229,6 +248,7 @@ class MeshConfig:
     visibility: VisibilityConfig = field(default_factory=VisibilityConfig)
     holes: HoleConfig = field(default_factory=HoleConfig)
     texture: TextureConfig = field(default_factory=TextureConfig)
+    level: LevelConfig = field(default_factory=LevelConfig)
 
 
 DEFAULT_MESH = MeshConfig()

@@ -2,15 +2,20 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stream_recon.app.core.depth_correction import correct_depth
 from stream_recon.app.core.input_file import parse_json, read_file
 from stream_recon.app.core.rig import Rig
+from stream_recon.app.core.transforms import up_direction
 from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.result.cameras import CAMERAS_NAME, FrameCamera, iterate_cameras, revision_since_causal
 from stream_recon.app.result.commit import is_changing
@@ -18,7 +23,7 @@ from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, dense_path, re
 from stream_recon.app.result.depth import depth_path, read_depth, undistorted
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own, metric_scale_of
-from stream_recon.app.result.run_record import DENSE, PROGRAM, REFINEMENT, RUN_NAME, SPLATS, VIEWS
+from stream_recon.app.result.run_record import DENSE, MESH, PROGRAM, REFINEMENT, RUN_NAME, SPLATS, VIEWS
 from stream_recon.configs.errors import InputError, OutputError
 from stream_recon.configs.schema import PointsConfig, preset_from_tables
 
@@ -94,6 +99,16 @@ class ResultFolder:
         refinement = self.run.get(REFINEMENT)
         identifier = refinement.get("id") if isinstance(refinement, dict) else None
         return identifier if isinstance(identifier, str) and identifier.isalnum() else None
+
+    @property
+    def up(self) -> NDArray[np.float64]:
+        """Up direction of the world as a unit vector [3]: that of the mesh, or else of the cameras."""
+        mesh = self.run.get(MESH)
+        with suppress(TypeError, ValueError):
+            up = np.array(mesh["up"] if isinstance(mesh, dict) and "up" in mesh else None, np.float64)
+            if up.shape == (3,) and abs(np.linalg.norm(up) - 1) < 1e-6:
+                return up
+        return up_direction(np.array([camera.T_world_camera[:3, :3] for camera in self.cameras]))
 
     @property
     def surface_cameras(self) -> list[FrameCamera]:

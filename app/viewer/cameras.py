@@ -65,6 +65,8 @@ class ViewerCameras:
         """The opening view of a usual window."""
         self._share = 0.0
         """Share of the subject below which another one is chosen."""
+        self.surface_up: NDArray[np.float64] | None = None
+        """Up direction of the mesh; None: that of the cameras."""
         self.on_misplaced: Callable[[], None] = lambda: None
         """Called where a page has left its view by itself, which has to be sent again."""
         server.on_client_disconnect(lambda client: self.clients.pop(client.client_id, None))
@@ -208,6 +210,8 @@ class ViewerCameras:
             _move_to(client, view)
 
     def _up(self) -> NDArray[np.float64]:
+        if self.surface_up is not None:
+            return self.surface_up
         return up_direction(self._timeline.rotations(overview.MAX_PATH))
 
     def _opening_view(self, free: overview.FreeView, compared: NDArray[np.float32] | None = None) -> overview.View:

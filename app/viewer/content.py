@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.gltf import POINTS, Primitive, read_glb
-from stream_recon.app.core.transforms import level_axes
+from stream_recon.app.core.transforms import level_axes, up_direction
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.panel import PageOptions
 from stream_recon.app.viewer.picking import Hit, PointingRay, hit_points, hit_triangles, unevenness
@@ -58,7 +58,10 @@ class SceneContent:
 
     def axes(self) -> NDArray[np.float64]:
         """Rotation [3, 3] from the world to the axes of GLB files."""
-        return level_axes(self.timeline.rotations(len(self.timeline)))
+        if self._scene.mesh is not None:
+            return self._scene.mesh.R_world_mesh.T
+        R = self.timeline.rotations(len(self.timeline))
+        return level_axes(up_direction(R), R[0][:, 2])
 
     def surfaces(self) -> list[Primitive]:
         """The mesh, or the surfaces of keyframes."""

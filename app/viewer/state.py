@@ -110,6 +110,7 @@ class ViewerState:
     def show_mesh(self, mesh: SceneMesh) -> None:
         """Show a mesh in place of the keyframes' surfaces."""
         self.scene.mesh = mesh
+        self.cameras.surface_up = mesh.R_world_mesh[:, 1]
 
     def update(self, status: str, skipped: int, *, settled: bool = True) -> bool:
         """Send changes to the clients. True if revised points or surfaces are left for the next update.

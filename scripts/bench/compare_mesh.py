@@ -93,7 +93,7 @@ def read_mesh(result: ResultFolder, path: Path) -> trimesh.Trimesh:
     mesh = trimesh.load(path, force="mesh", process=False)
     xyz = np.asarray(mesh.vertices, np.float64)
     if path.suffix == ".glb":
-        xyz = xyz @ gltf_axes(result.cameras, "auto")
+        xyz = xyz @ gltf_axes(result, "auto")
     return trimesh.Trimesh(xyz, mesh.faces, process=False)
 
 

@@ -11,7 +11,6 @@ from scipy.spatial.transform import Rotation, Slerp
 
 from stream_recon.app.core.transforms import upright_axes
 from stream_recon.app.export.render.raster import RenderScene
-from stream_recon.app.export.view import world_up
 
 CameraPath = Literal["trajectory", "orbit", "top-down"]
 CAMERA_PATHS: tuple[CameraPath, ...] = get_args(CameraPath)
@@ -65,7 +64,7 @@ def _trajectory(scene: RenderScene, frames: int, fps: float) -> Iterator[CameraK
 
 def _orbit(scene: RenderScene, frames: int) -> Iterator[CameraKeypoint]:
     """Once around the centre of the scene, looking down at it."""
-    up = world_up(scene.cameras)
+    up = scene.up
     level = upright_axes(up, scene.cameras[0].T_world_camera[:3, 2])
     for angle in np.arange(frames) / frames * 2 * np.pi:
         horizontal = np.sin(angle) * level[0] - np.cos(angle) * level[2]
@@ -76,7 +75,7 @@ def _orbit(scene: RenderScene, frames: int) -> Iterator[CameraKeypoint]:
 
 def _top_down(scene: RenderScene, frames: int) -> Iterator[CameraKeypoint]:
     """From above with the first camera's heading at the top, while frames add their points."""
-    up = world_up(scene.cameras)
+    up = scene.up
     level = upright_axes(up, scene.cameras[0].T_world_camera[:3, 2])
     axes = np.stack([level[0], -level[2], level[1]], axis=1)
     position = scene.centre + TOP_DISTANCE * scene.extent * up

@@ -101,6 +101,7 @@ class RenderScene:
     extent: float
     """See `OrderedPoints.extent`."""
     centre: NDArray[np.float64]  # [3]
+    up: NDArray[np.float64]  # [3]
 
     @property
     def line(self) -> NDArray[np.float64]:
@@ -115,4 +116,4 @@ def render_scene(job: ExportJob, most: int, on_frame: Callable[[int, int], None]
     side = np.repeat(eyes, np.diff(cloud.point_ends, prepend=0), axis=0) - cloud.xyz
     size = np.full(len(cloud.xyz), POINT_SIZE * cloud.spacing, np.float32)
     points = Points(cloud.xyz, cloud.rgb, size, side)
-    return RenderScene(points, cloud.point_ends, cloud.cameras, cloud.extent, cloud.centre)
+    return RenderScene(points, cloud.point_ends, cloud.cameras, cloud.extent, cloud.centre, job.result.up)

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from stream_recon.app.core.box import Box
 from stream_recon.app.core.gltf import read_glb
 from stream_recon.app.core.ply import positions
-from stream_recon.app.core.transforms import level_axes
 from stream_recon.app.export.formats import FORMATS, export
 from stream_recon.app.export.job import ExportOptions
+from stream_recon.app.export.view import gltf_axes
 from stream_recon.app.result.files import stored_points
 from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import ConfigError, OutputError
@@ -29,7 +29,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def axes(folder: Path) -> NDArray[np.float64]:
-    return level_axes(np.array([camera.T_world_camera[:3, :3] for camera in read_result(folder).cameras]))
+    return gltf_axes(read_result(folder), "auto")
 
 
 def beyond(xyz: NDArray[np.floating], R: NDArray[np.float64]) -> float:

@@ -1,12 +1,17 @@
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pycolmap
 import pytest
 
 from stream_recon.app.core.types import ImageTransform, Intrinsics
-from stream_recon.app.export.view import pinhole_view
-from tests.app.export.rooms import pixel_grid
+from stream_recon.app.export.view import gltf_axes, pinhole_view
+from stream_recon.app.result.files import replace_json
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.run_record import MESH, RUN_NAME
+from tests.app.export.rooms import pixel_grid, write_room
 
 SOURCE = Intrinsics(300.0, 300.0, 200.0, 150.0)
 SIZE = (400, 300)
@@ -105,3 +110,16 @@ def test_the_nearer_border_limits_the_view(cy: float) -> None:
     view = pinhole_view(SIZE, replace(SOURCE, cy=cy, k1=-0.05))
     top, bottom = view.to_source(np.array([[view.size[0] / 2, 0], [view.size[0] / 2, view.size[1]]]))[:, 1]
     assert top >= 0 and bottom <= SIZE[1] and 230 < bottom - top <= 240
+
+
+@pytest.mark.parametrize("damaged", [None, [0, 0, 2], [0, 1], "up", [float("nan")] * 3])
+def test_up_is_that_of_the_mesh_or_else_of_the_cameras(tmp_path: Path, damaged: object) -> None:
+    write_room(tmp_path / "out", 6)
+    cameras = read_result(tmp_path / "out").up
+    assert cameras == pytest.approx([0, -1, 0], abs=1e-6)
+    for up, expected in (([0.0, -0.8, 0.6], [0.0, -0.8, 0.6]), (damaged, cameras)):
+        record = json.loads((tmp_path / "out" / RUN_NAME).read_text())
+        replace_json(tmp_path / "out" / RUN_NAME, {**record, MESH: {"up": up}})
+        result = read_result(tmp_path / "out")
+        assert result.up == pytest.approx(expected)
+        assert gltf_axes(result, "auto")[1] == pytest.approx(expected)

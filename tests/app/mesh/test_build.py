@@ -73,7 +73,7 @@ def test_the_file_is_upright_and_in_front(wall: ResultFolder) -> None:
 
 
 def test_a_picture_from_a_known_camera_is_not_mirrored(wall: ResultFolder) -> None:
-    parts = parts_of(wall.folder / MESH_NAME, gltf_axes(wall.cameras, "auto"))
+    parts = parts_of(wall.folder / MESH_NAME, gltf_axes(wall, "auto"))
     T, size = poses(7)[3], (SIZE[0] * SCALE, SIZE[1] * SCALE)
     drawn, shown = draw(parts, T, intrinsics(SCALE), size)
     image = view(T, SCALE)[0]
@@ -101,7 +101,7 @@ def test_textures_are_sharper_than_colours_at_vertices(wall: ResultFolder, tmp_p
         np.asarray(plain.visual.vertex_colors[:, :3], np.uint8),
     )
     T, size = poses(7)[3], (SIZE[0] * SCALE, SIZE[1] * SCALE)
-    textured = parts_of(wall.folder / MESH_NAME, gltf_axes(wall.cameras, "auto"))
+    textured = parts_of(wall.folder / MESH_NAME, gltf_axes(wall, "auto"))
     image = view(T, SCALE)[0].astype(np.float64)
 
     def error(parts: list[Drawable]) -> float:
