@@ -112,7 +112,7 @@ def test_the_nearer_border_limits_the_view(cy: float) -> None:
     assert top >= 0 and bottom <= SIZE[1] and 230 < bottom - top <= 240
 
 
-@pytest.mark.parametrize("damaged", [None, [0, 0, 2], [0, 1], "up", [float("nan")] * 3])
+@pytest.mark.parametrize("damaged", [None, [0, 0, 2], [0, 1], "up", ["east", 0, 1]])
 def test_up_is_that_of_the_mesh_or_else_of_the_cameras(tmp_path: Path, damaged: object) -> None:
     write_room(tmp_path / "out", 6)
     cameras = read_result(tmp_path / "out").up
