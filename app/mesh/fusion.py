@@ -7,12 +7,14 @@ volume has a surface, the coarser ones' is left out.
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.depth_points import confidence_levels, sure_pixels
 from stream_recon.app.core.ply import uniform_indices
 from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
@@ -83,7 +85,8 @@ def fuse(
             volume = Volume(voxel * factor, truncation * voxel * factor, config.max_blocks)
             levels.append(_Level(volume, min(share, begins) * max_depth * factor, max_depth * factor))
         bands = np.minimum(np.array(config.bands, np.float32) / np.float32(truncation), np.float32(1))
-        views, missing = _integrate(result, cameras, levels, bands, config, report)
+        with ThreadPoolExecutor(usable_cores(), "fusion") as pool:
+            views, missing = _integrate(result, cameras, levels, bands, config, pool, report)
         if not any(level.volume.full for level in levels):
             break
         voxel *= config.full_factor
@@ -109,6 +112,7 @@ def _integrate(
     levels: Sequence[_Level],
     bands: NDArray[np.float32],
     config: FusionConfig,
+    pool: ThreadPoolExecutor,
     report: Report,
 ) -> tuple[list[FusionView], int]:
     """Fuse frames into volumes until one is full; returns some depth maps, and the number of unreadable frames.
@@ -137,7 +141,7 @@ def _integrate(
                 view = depth_view(frame, np.where(chosen, weight, np.float32(0)))
                 if frame.certainty is not None:
                     view = replace(view, band=bands[frame.certainty], fade=fades[frame.certainty])
-                level.volume.integrate(view)
+                level.volume.integrate(view, pool)
         if any(level.volume.full for level in levels):
             break
     return views, missing

@@ -1,21 +1,24 @@
 """Texture of a mesh from the images of a result's frames."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.mesh.atlas import Packing, copy_patches, pack_patches
-from stream_recon.app.mesh.blending import add_view, blend, image_texels, levelled_image, view_gains
+from stream_recon.app.mesh.blending import Texels, add_view, blend, image_texels, levelled_image, view_gains
 from stream_recon.app.mesh.config import AtlasConfig, TextureConfig
-from stream_recon.app.mesh.fusion import Report, source_view
+from stream_recon.app.mesh.fusion import Report, SourceView, source_view
 from stream_recon.app.mesh.labelling import neighbours, patches_of, view_labels
 from stream_recon.app.mesh.rasterizer import project_vertices
 from stream_recon.app.mesh.surface import Mesh, subset
 from stream_recon.app.mesh.view_scores import choose_views, normals_and_areas, score_views
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.depth import jpeg_of
+from stream_recon.app.result.files import in_order
 from stream_recon.app.result.folder import ResultFolder
 
 FloatArray = NDArray[np.float32]
@@ -99,17 +102,26 @@ def textured(
     packing = _packing(patches, pixels, config.atlas)
     atlas = [np.full((height, width, 3), 127, np.uint8) for width, height in packing.sizes]
     parts = _parts(mesh, patches, packing, pixels, np.flatnonzero(shown))
-    texels = [image_texels(packing.sizes[part.image], part.pixel, part.faces, part.xyz, part.numbers) for part in parts]
-    for number, camera in enumerate(scored.cameras):
-        report(0.8 + 0.18 * number / len(scored.cameras))
+
+    def prepared(number: int, camera: FrameCamera) -> tuple[SourceView, NDArray[np.uint8]]:
         view = source_view(result, camera)
-        image = levelled_image(view, mesh, scored.scores[number] > 0, config.blend)
-        if number in chosen:
-            copy_patches(atlas, packing, np.flatnonzero(patches.view == chosen.index(number)), image)
-        add_view(texels, view, image, scored.scores[number], config.blend)
-    for part, some in zip(parts, texels, strict=True):
+        return view, levelled_image(view, mesh, scored.scores[number] > 0, config.blend)
+
+    def finished(part: _Part, some: Texels) -> TexturedPart:
         blend(atlas[part.image], some, config.atlas.padding)
-    textured_parts = [_textured_part(part, atlas[part.image], config.atlas.jpeg_quality) for part in parts]
+        return _textured_part(part, atlas[part.image], config.atlas.jpeg_quality)
+
+    threads = usable_cores()
+    with ThreadPoolExecutor(threads, "texture") as pool:
+        texels = list(
+            pool.map(lambda p: image_texels(packing.sizes[p.image], p.pixel, p.faces, p.xyz, p.numbers), parts)
+        )
+        for number, (view, image) in enumerate(in_order(pool, prepared, enumerate(scored.cameras), ahead=threads)):
+            report(0.8 + 0.18 * number / len(scored.cameras))
+            if number in chosen:
+                copy_patches(atlas, packing, np.flatnonzero(patches.view == chosen.index(number)), image)
+            add_view(texels, view, image, scored.scores[number], config.blend)
+        textured_parts = list(pool.map(finished, parts, texels))
     report(1.0)
     return TexturedMesh(textured_parts, untextured, len(np.unique(patches.view)), scored.covered)
 

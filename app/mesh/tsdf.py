@@ -4,12 +4,14 @@ A voxel's distance is along the optical axis, in units of the truncation: 1 in f
 Only blocks near surfaces are stored, found by a hash table (Niessner et al., 2013).
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Intrinsics
 
@@ -21,7 +23,8 @@ BITS = 20
 """Bits of a block's coordinate along an axis, so that three fit into 64."""
 RAY_STRIDE = 2
 """Pixels between rays along which blocks are allocated: a block is several pixels wide."""
-
+MIN_BLOCKS = 64
+"""Blocks that are worth a thread."""
 SAME_SURFACE = 1.05
 """Ratio of depths of neighbouring pixels below which they show one surface."""
 
@@ -71,11 +74,16 @@ class Volume:
         """Row of a block in the arrays; None where it is not allocated."""
         return self._slots.get(_key(*block))
 
-    def integrate(self, view: FusionView) -> None:
-        """Add a frame; its pixels with depth 0 change nothing."""
-        slots = self._allocated_near(view)
-        if not len(slots):
-            return
+    def integrate(self, view: FusionView, pool: ThreadPoolExecutor | None = None) -> None:
+        """Add a frame; its pixels with depth 0 change nothing. ``pool``: shares the blocks among its threads."""
+        slots, surfaces = self._allocated_near(view), _Surfaces.of(view.depth)
+        if pool is None:
+            return self._integrate(view, surfaces, slots)
+        parts = np.array_split(slots, max(1, min(usable_cores(), len(slots) // MIN_BLOCKS)))
+        list(pool.map(lambda some: self._integrate(view, surfaces, some), parts))
+
+    def _integrate(self, view: FusionView, surfaces: "_Surfaces", slots: NDArray[np.intp]) -> None:
+        """Add a frame to the blocks in these rows."""
         T, k = invert_pose(view.T_world_camera), view.camera
         # Camera coordinates of all voxels of these blocks [B, 512]: the block's corner plus the offset within it.
         step = self.voxel * T[:3, :3]
@@ -93,7 +101,7 @@ class Volume:
         depth = view.depth.ravel()[pixel].astype(np.float32)
         # Between pixels depth matters near the surface alone.
         near = np.flatnonzero(np.abs(depth - z) < np.float32(2 * self.truncation))
-        depth[near] = _between_pixels(view.depth, depth[near], column[near], row[near])
+        depth[near] = surfaces.depth(depth[near], column[near], row[near])
         distance = (depth - z) * np.float32(1 / self.truncation)
         band = np.ones(len(pixel), np.float32) if view.band is None else view.band.reshape(-1)[pixel]
         observed = (depth > 0) & (distance > -band)
@@ -169,31 +177,39 @@ class Volume:
         return self.blocks[: len(self._slots)]
 
 
-def _between_pixels(
-    depth: NDArray[np.floating], nearest: FloatArray, column: FloatArray, row: FloatArray
-) -> FloatArray:
-    """Depth [K] at points of the image: between four pixels of one surface, on which inverse depth is linear, and else
-    that of the ``nearest`` pixel [K]."""
-    height, width = depth.shape
-    if min(height, width) < 2:
-        return nearest
-    with np.errstate(divide="ignore", invalid="ignore"):
-        inverse = (1 / depth).astype(np.float32)
-        a, b, c, d = inverse[:-1, :-1], inverse[:-1, 1:], inverse[1:, :-1], inverse[1:, 1:]
-        largest, least = (f(f(a, b), f(c, d)) for f in (np.maximum, np.minimum))
-        # Infinite where depth is unknown. Four terms together are read faster than from four places.
-        terms = np.stack([a, b - a, c - a, a - b - c + d], axis=-1).reshape(-1, 4)
-    is_one = (largest < SAME_SURFACE * least).reshape(-1)
-    # Pixels have their centres at halves.
-    x, y = column - np.float32(0.5), row - np.float32(0.5)
-    left, above = x.astype(np.int32).clip(0, width - 2), y.astype(np.int32).clip(0, height - 2)
-    block = above * np.int32(width - 1) + left
-    between = np.flatnonzero(is_one[block])
-    x, y = (x - left)[between], (y - above)[between]
-    first, along, down, both = terms[block[between]].T
-    result = nearest.copy()
-    result[between] = 1 / (first + x * along + y * (down + x * both))
-    return result
+@dataclass(frozen=True)
+class _Surfaces:
+    """Inverse depth between each four pixels, which is linear where these are of one surface."""
+
+    is_one: NDArray[np.bool_]  # [(h - 1) * (w - 1)]
+    terms: FloatArray  # [(h - 1) * (w - 1), 4] of 1, x, y and xy
+    size: tuple[int, int]  # height, width
+
+    @staticmethod
+    def of(depth: NDArray[np.floating]) -> "_Surfaces":
+        with np.errstate(divide="ignore", invalid="ignore"):
+            inverse = (1 / depth).astype(np.float32)
+            a, b, c, d = inverse[:-1, :-1], inverse[:-1, 1:], inverse[1:, :-1], inverse[1:, 1:]
+            largest, least = (f(f(a, b), f(c, d)) for f in (np.maximum, np.minimum))
+            # Infinite where depth is unknown. Four terms together are read faster than from four places.
+            terms = np.stack([a, b - a, c - a, a - b - c + d], axis=-1).reshape(-1, 4)
+        return _Surfaces((largest < SAME_SURFACE * least).reshape(-1), terms, depth.shape)
+
+    def depth(self, nearest: FloatArray, column: FloatArray, row: FloatArray) -> FloatArray:
+        """Depth [K] at points of the image: between pixels of one surface, and else that of the ``nearest`` [K]."""
+        height, width = self.size
+        if min(height, width) < 2:
+            return nearest
+        # Pixels have their centres at halves.
+        x, y = column - np.float32(0.5), row - np.float32(0.5)
+        left, above = x.astype(np.int32).clip(0, width - 2), y.astype(np.int32).clip(0, height - 2)
+        block = above * np.int32(width - 1) + left
+        between = np.flatnonzero(self.is_one[block])
+        x, y = (x - left)[between], (y - above)[between]
+        first, along, down, both = self.terms[block[between]].T
+        result = nearest.copy()
+        result[between] = 1 / (first + x * along + y * (down + x * both))
+        return result
 
 
 def _key(x: Any, y: Any, z: Any) -> Any:

@@ -1,17 +1,20 @@
 """How well each view shows each triangle of a mesh, and the choice of a few views that together show all."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.mesh.config import ViewConfig
 from stream_recon.app.mesh.fusion import Report, SourceView, source_view
 from stream_recon.app.mesh.rasterizer import Projection, of_all, of_two, project_vertices, rasterize, signed_areas
 from stream_recon.app.mesh.surface import Mesh
 from stream_recon.app.result.cameras import FrameCamera
+from stream_recon.app.result.files import in_order
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.configs.errors import OutputError
 
@@ -25,6 +28,17 @@ class ScoredViews:
     colours: NDArray[np.uint8]  # [V, M, 3] mean colour of the triangle in the view
     covered: float
     """Share of the views' pixels of known depth that show the mesh."""
+
+
+@dataclass(frozen=True)
+class _Score:
+    """The K triangles that a view shows."""
+
+    chosen: NDArray[np.intp]  # [K]
+    quality: NDArray[np.float64]  # [K]
+    colours: NDArray[np.uint8]  # [K, 3]
+    covered: tuple[int, int]
+    """Pixels of known depth that show the mesh, and all."""
 
 
 def score_views(
@@ -42,14 +56,12 @@ def score_views(
     scores = np.zeros((count, len(mesh.faces)), np.float16)
     colours = np.zeros((count, len(mesh.faces), 3), np.uint8)
     centres = mesh.xyz[mesh.faces].mean(axis=1)
-    scale, covered = 0.0, np.zeros((count, 2))
-    for number, (camera, sharpness) in enumerate(sharpest):
-        report(0.3 + 0.7 * (number + 1) / count)
+
+    def scored(camera: FrameCamera, sharpness: float) -> _Score:
         view = source_view(result, camera)
         projection = project_vertices(mesh.xyz, view.T_world_camera, view.camera)
         inverse = _inverse_depth(projection, mesh.faces, view, config)
         filmed = cv2.resize(((view.depth > 0) & ~view.masked).astype(np.uint8), inverse.shape[::-1], None, 0, 0, 0) > 0
-        covered[number] = (inverse[filmed] > 0).sum(), filmed.sum()
         vertices = visible_vertices(projection, inverse, view, 2 * voxel, config)
         complete = of_all(vertices, mesh.faces)
         # A triangle on the outline of something in front: better than none, if no other view shows it.
@@ -59,16 +71,24 @@ def score_views(
         cosine = np.einsum("ij,ij->i", direction, normals) / np.maximum(length, 1e-12)
         visible &= cosine > config.min_cosine
         chosen = np.flatnonzero(visible)
-        if not len(chosen):
-            continue
         pixels = signed_areas(projection, mesh.faces[chosen]).clip(0) / areas[chosen]
         # Texels per length times the cosine: the square root of the area has one factor sqrt(cosine) already.
         quality = np.sqrt(pixels * cosine[chosen]) * np.where(
             complete[chosen], sharpness, config.incomplete * sharpness
         )
-        scale = scale or max(float(np.median(quality)), 1e-9)
-        scores[number, chosen] = (quality / scale).clip(1e-3, 1e3)
-        colours[number, chosen] = _mean_colours(view, projection, mesh.faces[chosen])
+        drawn = (int((inverse[filmed] > 0).sum()), int(filmed.sum()))
+        return _Score(chosen, quality, _mean_colours(view, projection, mesh.faces[chosen]), drawn)
+
+    scale, covered = 0.0, np.zeros((count, 2))
+    threads = usable_cores()
+    with ThreadPoolExecutor(threads, "views") as pool:
+        for number, score in enumerate(in_order(pool, scored, sharpest, ahead=threads)):
+            report(0.3 + 0.7 * (number + 1) / count)
+            covered[number] = score.covered
+            if len(score.chosen):
+                scale = scale or max(float(np.median(score.quality)), 1e-9)
+                scores[number, score.chosen] = (score.quality / scale).clip(1e-3, 1e3)
+                colours[number, score.chosen] = score.colours
     shown, of = covered.sum(axis=0)
     return ScoredViews([camera for camera, _ in sharpest], scores, colours, float(shown / max(of, 1)))
 
