@@ -1,6 +1,7 @@
 """Settings of the test process."""
 
 import faulthandler
+import gc
 import importlib
 import os
 import signal
@@ -55,6 +56,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = [path for pair in pairs for path in pair if path is not None]
     order += [path for path in files if path not in order]
     items[:] = [item for path in order for item in files[path]]
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected lives to the end: each collection of garbage would look through all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
