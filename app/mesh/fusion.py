@@ -73,23 +73,23 @@ def fuse(
     median, width = _median_depth(result, cameras, config)
     voxel = config.voxel_pixels * width
     noise = config.noise_factor * _disagreement(result, cameras, config)
-    while True:
-        truncation = float(np.clip(noise / voxel, *config.truncation))
-        disagree = noise / voxel > config.truncation[1]
-        # Disagreement grows with depth: a volume begins where it exceeds what the next finer one spans.
-        spanned = config.truncation[1] * voxel / max(noise, 1e-12)  # of the disagreement at the median depth
-        begins = spanned / (config.max_depth * config.level_factor)
-        levels = []
-        for level, share in enumerate(config.min_depths):
-            factor, max_depth = config.level_factor**level, config.max_depth * median
-            volume = Volume(voxel * factor, truncation * voxel * factor, config.max_blocks)
-            levels.append(_Level(volume, min(share, begins) * max_depth * factor, max_depth * factor))
-        bands = np.minimum(np.array(config.bands, np.float32) / np.float32(truncation), np.float32(1))
-        with ThreadPoolExecutor(usable_cores(), "fusion") as pool:
-            views, missing = _integrate(result, cameras, levels, bands, config, pool, report)
-        if not any(level.volume.full for level in levels):
-            break
-        voxel *= config.full_factor
+    with ThreadPoolExecutor(usable_cores(), "fusion") as pool:
+        while True:
+            truncation = float(np.clip(noise / voxel, *config.truncation))
+            disagree = noise / voxel > config.truncation[1]
+            # Disagreement grows with depth: a volume begins where it exceeds what the next finer one spans.
+            spanned = config.truncation[1] * voxel / max(noise, 1e-12)  # of the disagreement at the median depth
+            begins = spanned / (config.max_depth * config.level_factor)
+            levels = []
+            for level, share in enumerate(config.min_depths):
+                factor, max_depth = config.level_factor**level, config.max_depth * median
+                volume = Volume(voxel * factor, truncation * voxel * factor, config.max_blocks, pool)
+                levels.append(_Level(volume, min(share, begins) * max_depth * factor, max_depth * factor))
+            bands = np.minimum(np.array(config.bands, np.float32) / np.float32(truncation), np.float32(1))
+            views, missing = _integrate(result, cameras, levels, bands, config, report)
+            if not any(level.volume.full for level in levels):
+                break
+            voxel *= config.full_factor
     most = max(1, (len(cameras) - missing) // 4)
     volumes = [level.volume for level in levels]
     meshes = [extract(volume, min(least, most)) for volume, least in zip(volumes, config.min_frames, strict=True)]
@@ -112,7 +112,6 @@ def _integrate(
     levels: Sequence[_Level],
     bands: NDArray[np.float32],
     config: FusionConfig,
-    pool: ThreadPoolExecutor,
     report: Report,
 ) -> tuple[list[FusionView], int]:
     """Fuse frames into volumes until one is full; returns some depth maps, and the number of unreadable frames.
@@ -141,7 +140,7 @@ def _integrate(
                 view = depth_view(frame, np.where(chosen, weight, np.float32(0)))
                 if frame.certainty is not None:
                     view = replace(view, band=bands[frame.certainty], fade=fades[frame.certainty])
-                level.volume.integrate(view, pool)
+                level.volume.integrate(view)
         if any(level.volume.full for level in levels):
             break
     return views, missing

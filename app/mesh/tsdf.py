@@ -57,8 +57,12 @@ class Volume:
         full: whether a block could not be allocated, because there are ``max_blocks``.
     """
 
-    def __init__(self, voxel: float, truncation: float, max_blocks: int) -> None:
+    def __init__(
+        self, voxel: float, truncation: float, max_blocks: int, pool: ThreadPoolExecutor | None = None
+    ) -> None:
+        """``pool``: shares the blocks among its threads."""
         assert voxel > 0 and truncation > voxel
+        self._pool = pool
         self.voxel, self.truncation, self._max_blocks = voxel, truncation, max_blocks
         self._slots: dict[int, int] = {}
         self.full = False
@@ -74,13 +78,13 @@ class Volume:
         """Row of a block in the arrays; None where it is not allocated."""
         return self._slots.get(_key(*block))
 
-    def integrate(self, view: FusionView, pool: ThreadPoolExecutor | None = None) -> None:
-        """Add a frame; its pixels with depth 0 change nothing. ``pool``: shares the blocks among its threads."""
+    def integrate(self, view: FusionView) -> None:
+        """Add a frame; its pixels with depth 0 change nothing."""
         slots, surfaces = self._allocated_near(view), _Surfaces.of(view.depth)
-        if pool is None:
+        if self._pool is None:
             return self._integrate(view, surfaces, slots)
         parts = np.array_split(slots, max(1, min(usable_cores(), len(slots) // MIN_BLOCKS)))
-        list(pool.map(lambda some: self._integrate(view, surfaces, some), parts))
+        list(self._pool.map(lambda some: self._integrate(view, surfaces, some), parts))
 
     def _integrate(self, view: FusionView, surfaces: "_Surfaces", slots: NDArray[np.intp]) -> None:
         """Add a frame to the blocks in these rows."""

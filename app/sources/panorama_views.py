@@ -1,6 +1,8 @@
 """Perspective views of equirectangular frames: a rig that looks to all sides."""
 
+from collections.abc import Iterable
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import cv2
@@ -60,8 +62,51 @@ def cut_view(rgb: NDArray[np.uint8], view: int) -> NDArray[np.uint8]:
     return np.asarray(cv2.remap(rgb, *maps, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP), np.uint8)
 
 
+SAMPLES, MAX_STEP, ROWS = 24, 10, 128
+"""Frames of a film by which its carrier is found, at most how far apart, and the height to which they are reduced."""
+MOVING, STILL, OUTLINE = 6.0, 0.15, 0.25
+"""Median change of all pixels in grey levels from which the camera moves, share of it up to which a pixel stays the
+same, and share of it that the lasting gradient of a carrier has: a floor without texture has none."""
+BAND, MAX_WIDTH, MAIN = (0.55, 0.73), 0.3, 0.7
+"""Rows that the views show below the horizon, largest share of the horizon behind a carrier, and its least share of all
+that stays the same: a road or corridor does so ahead and behind."""
+
+
+def find_carrier(frames: Iterable[NDArray[np.uint8]]) -> NDArray[np.uint8] | None:
+    """Mask [ROWS, 2 ROWS] of who carries the camera in panoramas: to one side below the horizon, what stays the same
+    while all else changes is 1. None: there is nothing, or the camera stands."""
+    small = [cv2.resize(rgb, (2 * ROWS, ROWS), interpolation=cv2.INTER_AREA).mean(axis=2) for rgb in frames]
+    if len(small) < SAMPLES // 2:
+        return None
+    typical = np.median(small, axis=0)
+    change = np.median(np.abs(small - typical), axis=0)
+    if np.median(change) < MOVING:
+        return None
+    rows = slice(*(round(share * ROWS) for share in BAND))
+    still = np.zeros(change.shape, np.uint8)
+    still[rows] = cv2.erode(np.asarray(change[rows] < STILL * np.median(change), np.uint8), np.ones((3, 3), np.uint8))
+    # The picture is cut where least stays the same: its left and right borders meet.
+    seam = -int(np.argmin(still.sum(axis=0)))
+    still = cv2.dilate(np.roll(still, seam, axis=1), np.ones((7, 7), np.uint8))
+    gradient = np.roll(np.hypot(*np.gradient(typical)), seam, axis=1)
+    _, labels, found, _ = cv2.connectedComponentsWithStats(still)
+    main = 1 + int(np.argmax(found[1:, cv2.CC_STAT_AREA])) if len(found) > 1 else 0
+    carrier = labels == main
+    if (
+        not main
+        or found[main, cv2.CC_STAT_WIDTH] > MAX_WIDTH * 2 * ROWS
+        or found[main, cv2.CC_STAT_AREA] < MAIN * still.sum()
+        or np.quantile(gradient[carrier], 0.9) < OUTLINE * np.median(change)
+    ):
+        return None
+    return np.asarray(np.roll(carrier, -seam, axis=1), np.uint8)
+
+
 class PanoramaReader(RigReader):
     """Views of one panorama, which is read once for each."""
+
+    carrier: NDArray[np.uint8] | None = None
+    """See `find_carrier`; these pixels are masked."""
 
     def view_camera(self, rgb: NDArray[np.uint8]) -> Calibration:
         height, width = rgb.shape[:2]
@@ -70,6 +115,9 @@ class PanoramaReader(RigReader):
         return view_camera(width)
 
     def cut(self, rgb: NDArray[np.uint8], view: int) -> NDArray[np.uint8]:
+        if self.carrier is not None:
+            mask = cut_view(cv2.resize(self.carrier, rgb.shape[1::-1]), view) > 0
+            self.transparent = mask if mask.any() else None
         return cut_view(rgb, view)
 
 
@@ -83,4 +131,10 @@ def open_views(spec: str, choice: FrameChoice) -> Source:
         return source_of(reader, choice, is_panorama=True)
 
     rig = panorama_rig()
-    return Source(PanoramaReader(rig, Path(spec).expanduser().resolve().name, [open_again] * len(rig)))
+    reader = PanoramaReader(rig, Path(spec).expanduser().resolve().name, [open_again] * len(rig))
+    with open_again() as source:
+        step = min(max(1, (source.frame_hint or 1) // SAMPLES), MAX_STEP)
+        reader.carrier = find_carrier(frame.rgb for frame in islice(source, 0, SAMPLES * step, step))
+    if reader.carrier is not None:
+        reader.warnings.append(f"{reader.name}: what moves along with the camera is masked")
+    return Source(reader)

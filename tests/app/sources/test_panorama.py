@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.rig import VIEW_STRIDE, view_of
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.panorama import BESIDE, is_equirectangular, is_side_by_side, kind_of_picture
+from stream_recon.app.sources.panorama_views import find_carrier
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -177,6 +178,42 @@ def test_a_panorama_is_read_as_views_of_a_rig(tmp_path: Path) -> None:
         wanted = seen(rays / np.linalg.norm(rays, axis=-1, keepdims=True) * (-1, 1, -1), frame.index % VIEW_STRIDE)
         assert np.abs(frame.rgb.astype(float) - wanted).mean() < 3
         assert np.array_equal(frame.turn, rig.T_body_view[view_of(frame.index), :3, :3])
+
+
+def test_what_stays_the_same_is_a_carrier_to_one_side_alone() -> None:
+    floor = [np.roll(around(), 10 * number, axis=1) for number in range(24)]
+    for picture in floor:
+        picture[68:] = np.linspace(90, 120, picture.shape[1]).astype(np.uint8)[:, None]
+    assert find_carrier(floor) is None, "a floor without texture"
+    walk = [np.roll(around(), 10 * number, axis=1) for number in range(24)]
+    for picture in walk:
+        picture[72:100, 236:] = around(seed=5)[72:100, 236:]
+        picture[72:100, :10] = around(seed=5)[72:100, :10]
+    carrier = find_carrier(walk)
+    assert carrier is not None and carrier[80, 240:].all() and carrier[80, :6].all() and not carrier[:, 20:220].any()
+    for picture in walk:
+        picture[72:100, 110:138] = around(seed=6)[72:100, 110:138]
+    assert find_carrier(walk) is None, "the same ahead and behind, as a road"
+    assert find_carrier(walk[:5]) is None and find_carrier([around()] * 24) is None
+
+
+@pytest.mark.parametrize(("is_carried", "moves"), [(True, True), (False, True), (True, False)])
+def test_who_carries_the_camera_is_masked_where_all_else_moves(tmp_path: Path, is_carried: bool, moves: bool) -> None:
+    """A patch below the horizon, in the back view, that stays where it is while the room turns."""
+    for number in range(24):
+        picture = np.roll(around(), 10 * number * moves, axis=1)
+        if is_carried:
+            picture[75:105, 3:25] = around(seed=5)[75:105, 3:25]
+        cv2.imwrite(str(tmp_path / f"{number:02d}.png"), picture)
+    with open_source(str(tmp_path), FrameChoice(stride=2)) as source:
+        frames = list(source)
+        assert any("is masked" in line for line in source.warnings) == (is_carried and moves)
+    masks = {view_of(frame.index): frame.mask for frame in frames}
+    if not (is_carried and moves):
+        assert all(mask is None for mask in masks.values())
+        return
+    back = masks.pop(2)
+    assert back is not None and 0.03 < back.mean() < 0.15 and all(mask is None for mask in masks.values())
 
 
 def test_a_wide_picture_is_no_panorama_where_its_camera_is_given(tmp_path: Path) -> None:
