@@ -68,8 +68,13 @@ def agreeing_depth_scales(data: VideoData, fit: BAState, config: RefineConfig) -
 
 
 def scale_jumps(data: VideoData, fit: BAState, config: RefineConfig) -> list[tuple[int, float]]:
-    """Keyframes at which the scale changes, which neither points nor depth maps settled, and the factor."""
-    return scale_consistency.jumps(fit, data.keyframe_grids, data.keyframe_segment, config.scales)
+    """Keyframes at which the scale changes, which neither points nor depth maps settled, and the factor.
+
+    Where another view of a rig follows, it is not the map's scale: views share their poses.
+    """
+    jumps = scale_consistency.jumps(fit, data.keyframe_grids, data.keyframe_segment, config.scales)
+    rig = data.keyframe_rig
+    return [(k, factor) for k, factor in jumps if rig is None or rig.part[k - 1] == rig.part[k]]
 
 
 def corrected_depth(
