@@ -1,5 +1,8 @@
 """One scale of a map whose parts share no points."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -11,6 +14,8 @@ from stream_recon.app.slam.ba.problem import BAScene, Observations
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthGrid
 from stream_recon.app.slam.offline import scale_consistency
+from stream_recon.app.slam.offline.config import REFINE
+from stream_recon.app.slam.offline.second_pass import scale_jumps
 from tests.app.slam.room import FOCAL, SIZE, Video, walk
 
 COUNT, BREAK = 10, 5
@@ -64,6 +69,14 @@ def test_a_part_of_another_scale_is_noticed_and_gets_that_of_the_rest(factor: fl
 def test_a_map_of_one_scale_stays() -> None:
     start, grids, _ = parted(1.0)
     assert scale_consistency.tie(start, grids, ONE) is None and not scale_consistency.jumps(start, grids, ONE)
+
+
+@pytest.mark.parametrize(("views", "count"), [(None, 1), ([0] * COUNT, 1), ([0] * BREAK + [1] * (COUNT - BREAK), 0)])
+def test_another_view_of_a_rig_is_no_change_of_scale(views: list[int] | None, count: int) -> None:
+    start, grids, _ = parted(1.3)
+    rig = None if views is None else SimpleNamespace(part=np.array(views))
+    data: Any = SimpleNamespace(keyframe_grids=grids, keyframe_segment=ONE, keyframe_rig=rig)
+    assert len(scale_jumps(data, start, REFINE)) == count
 
 
 def test_segments_without_a_known_relative_pose_are_not_tied() -> None:
