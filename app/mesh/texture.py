@@ -111,12 +111,12 @@ def textured(
         blend(atlas[part.image], some, config.atlas.padding)
         return _textured_part(part, atlas[part.image], config.atlas.jpeg_quality)
 
-    threads = usable_cores()
-    with ThreadPoolExecutor(threads, "texture") as pool:
+    with ThreadPoolExecutor(usable_cores(), "texture") as pool:
         texels = list(
             pool.map(lambda p: image_texels(packing.sizes[p.image], p.pixel, p.faces, p.xyz, p.numbers), parts)
         )
-        for number, (view, image) in enumerate(in_order(pool, prepared, enumerate(scored.cameras), ahead=threads)):
+        # Two views at once: one of 12 megapixels takes .5 GB.
+        for number, (view, image) in enumerate(in_order(pool, prepared, enumerate(scored.cameras), ahead=1)):
             report(0.8 + 0.18 * number / len(scored.cameras))
             if number in chosen:
                 copy_patches(atlas, packing, np.flatnonzero(patches.view == chosen.index(number)), image)

@@ -80,7 +80,7 @@ def score_views(
         return _Score(chosen, quality, _mean_colours(view, projection, mesh.faces[chosen]), drawn)
 
     scale, covered = 0.0, np.zeros((count, 2))
-    threads = usable_cores()
+    threads = min(usable_cores(), 4)  # each has its image in memory
     with ThreadPoolExecutor(threads, "views") as pool:
         for number, score in enumerate(in_order(pool, scored, sharpest, ahead=threads)):
             report(0.3 + 0.7 * (number + 1) / count)

@@ -56,7 +56,7 @@ def test_results_are_written_and_locked_without_posix(tmp_path: Path) -> None:
     code = """
 from pathlib import Path
 import numpy as np
-from stream_recon.app.core.disk_table import DiskTable
+from stream_recon.app.core.per_frame_arrays import PerFrameArrays
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.configs.errors import OutputError
@@ -68,7 +68,7 @@ with FolderLock(Path("out")) as lock:
         assert "another run is writing" in str(error) and "process" in str(error), error
     else:
         raise AssertionError("locked twice")
-table = DiskTable(Path("."), time=(), position=(3,))
+table = PerFrameArrays(Path("."), time=(), position=(3,))
 for number in range(2000):
     table.append(time=number, position=np.full(3, number))
 assert table["time"][1500] == 1500 and (table["position"][[3, 1999]] == [[3] * 3, [1999] * 3]).all()

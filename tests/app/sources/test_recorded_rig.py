@@ -1,6 +1,7 @@
 """Rigs of the cameras in ROS recordings: tf, stereo pairs by their projection matrices, and files that name topics."""
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,12 @@ def write(
     p: tuple[list[float], list[float]] = (projection(), projection()),
     r: NDArray[np.float64] | None = None,
     frames: tuple[str, str] = ("left_optical_frame", "right_optical_frame"),
+    transforms: Iterable[tuple[str, str, NDArray[np.float64]]] = (),
     **options: Any,
 ) -> Path:
     with Bag(path, **options) as bag:
+        for parent, frame, T in transforms:
+            bag.transforms("/tf_static", 0, {(parent, frame): T})
         if tree is not None:
             bag.transforms("/tf_static", 0, tree)
         for topic, each, frame in zip(topics, p, frames, strict=True):
@@ -169,6 +173,39 @@ def test_a_transform_that_moves_or_is_none_is_refused(tmp_path: Path) -> None:
             bag.transforms("/tf", 1, {("base", "mount"): T})
         with pytest.raises(InputError, match=f"from base to mount {('moves', 'is no rigid transform')[number]}"):
             opened(tmp_path / f"{number}")
+
+
+Transform = tuple[str, str, NDArray[np.float64]]
+
+
+def changed_trees() -> Iterator[tuple[str, list[Transform]]]:
+    """The tree with one transform removed, renamed, turned round, or told twice."""
+    tree = [(parent, frame, T) for (parent, frame), T in TREE.items()]
+    for number, (parent, frame, T) in enumerate(tree):
+        before, after, name = tree[:number], tree[number + 1 :], f"{parent} to {frame}"
+        yield f"{name} removed", [*before, *after]
+        yield f"{name}: other parent", [*before, (f"{parent}_", frame, T), *after]
+        yield f"{name}: other frame", [*before, (parent, f"{frame}_", T), *after]
+        yield f"{name} turned round", [*before, (frame, parent, T), *after]
+        for other in (parent, "world", "left_optical_frame", "right_optical_frame"):
+            yield f"{name} twice, in {other}", [*tree, (other, frame, T @ pose(0.01))]
+
+
+def test_no_change_of_tf_is_silent(tmp_path: Path) -> None:
+    with opened(write(tmp_path / "whole")) as source:
+        assert source.rig is not None
+        expected = source.rig.T_body_view
+    other, count = [], 0
+    for number, (what, tree) in enumerate(changed_trees()):
+        path = write(tmp_path / str(number), tree=None, transforms=tree)
+        try:
+            with opened(path) as source:
+                count += 1
+                is_same = source.rig is not None and np.allclose(source.rig.T_body_view, expected)
+                other += [] if is_same or source.warnings else [what]
+        except InputError:
+            continue
+    assert other == [] and count < number / 4
 
 
 def test_frames_that_are_not_optical_by_name_are_doubted_and_cameras_without_calibration_refused(

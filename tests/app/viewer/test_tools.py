@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.box import Box
 from stream_recon.app.core.gltf import glb, read_glb
 from stream_recon.app.core.ply import VERTEX
+from stream_recon.app.viewer.content import moved
 from stream_recon.app.viewer.viewer import Viewer, show_results
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import HALF, room_result
@@ -138,8 +139,9 @@ def test_downloads_hold_exactly_the_box(viewer: Viewer, tmp_path: Path) -> None:
         # The result's own files, once they are there.
         (tmp_path / "points.ply").write_bytes(_ply(viewer, everything))
         viewer.offer_cloud(tmp_path / "points.ply")
-        (tmp_path / "mesh.glb").write_bytes(glb(viewer.state.content.surfaces()))
-        viewer.show_mesh(tmp_path / "mesh.glb", np.eye(3))
+        axes, surfaces = viewer.state.content.axes(), viewer.state.content.surfaces()
+        (tmp_path / "mesh.glb").write_bytes(glb([moved(part, axes, np.zeros(3)) for part in surfaces]))
+        viewer.show_mesh(tmp_path / "mesh.glb", axes.T)
         client.sync()
         for label, name in (("Points in the box (PLY)", "points.ply"), ("Mesh in the box (GLB)", "mesh.glb")):
             count = len(client.files)
@@ -148,7 +150,7 @@ def test_downloads_hold_exactly_the_box(viewer: Viewer, tmp_path: Path) -> None:
             assert client.files[-1][0] == name
             content = client.files[-1][1]
             is_ply = name.endswith("ply")
-            xyz = vertices(content) if is_ply else np.concatenate([part.xyz for part in read_glb(content)])
+            xyz = vertices(content) if is_ply else np.concatenate([part.xyz for part in read_glb(content)]) @ axes
             assert len(xyz) and (xyz @ cut[:, :3].T + cut[:, 3] > -1e-5).all()
             if name.endswith("ply"):
                 assert (inside > 1e-5).sum() <= len(xyz) <= (inside > -1e-5).sum()
