@@ -3,9 +3,8 @@
 The file holds the points of one frame after another, thinned by voxels: the first frame that sees a voxel gives its
 point. While the run goes on, a frame's points are compared with earlier keyframes. `PointCloud.rebuild` unprojects
 again, from their depth files, the frames that show more than the one before, and compares each with frames before and
-after. A frame without a file, see
-`DiskLimit`, keeps its points, moved by the similarity of its revision; new intrinsics and depth fields are not applied
-to them.
+after. A frame without a file, see `DiskLimit`, keeps its points, moved by the similarity of its revision; new
+intrinsics and depth fields are not applied to them.
 """
 
 from array import array

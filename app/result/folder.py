@@ -23,7 +23,7 @@ from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, dense_path, re
 from stream_recon.app.result.depth import depth_path, read_depth, undistorted
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own, metric_scale_of
-from stream_recon.app.result.run_record import DENSE, MESH, PROGRAM, REFINEMENT, RUN_NAME, SPLATS, VIEWS
+from stream_recon.app.result.run_record import DENSE, MESH, PROGRAM, REFINEMENT, RUN_NAME, SPLATS, VIEWS, section
 from stream_recon.configs.errors import InputError, OutputError
 from stream_recon.configs.schema import PointsConfig, preset_from_tables
 
@@ -103,9 +103,8 @@ class ResultFolder:
     @property
     def up(self) -> NDArray[np.float64]:
         """Up direction of the world as a unit vector [3]: that of the mesh, or else of the cameras."""
-        mesh = self.run.get(MESH)
         with suppress(TypeError, ValueError):
-            up = np.array(mesh["up"] if isinstance(mesh, dict) and "up" in mesh else None, np.float64)
+            up = np.array(section(self.run, MESH).get("up"), np.float64)
             if up.shape == (3,) and abs(np.linalg.norm(up) - 1) < 1e-6:
                 return up
         return up_direction(np.array([camera.T_world_camera[:3, :3] for camera in self.cameras]))
