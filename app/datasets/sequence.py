@@ -87,7 +87,7 @@ def _read_poses(path: Path, images: tuple[Path, ...]) -> dict[int, NDArray[np.fl
     known = {i: poses[k] for i, k in enumerate(keys) if k in poses and bool(np.isfinite(poses[k]).all())}
     # With the nearest rotation, rounding in the file does not show in small errors.
     where = f"{path}: the pose (camera-to-world, row-major) of"
-    return {i: rigid(pose, f"{where} {images[i].name}") for i, pose in known.items()}
+    return {i: rigid(pose, f"{where} {images[i].name}", tolerance=0.01) for i, pose in known.items()}
 
 
 def _read_numbered_poses(path: Path) -> dict[int, NDArray[np.float64]]:
