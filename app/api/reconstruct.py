@@ -12,10 +12,11 @@ from stream_recon.app.api.options import OnProgress, ProgressCalls, chosen, dens
 from stream_recon.app.api.result import Result, open_result
 from stream_recon.app.core.cancel import Cancel, Cancelled
 from stream_recon.app.core.views import ResultListener
+from stream_recon.app.datasets.scene import given_camera
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.run.options import DENSE_SIDE, RunJob, RunOptions
 from stream_recon.app.slam.mode import MappingChoice
-from stream_recon.app.sources.calibration import EXIF, parse_camera
+from stream_recon.app.sources.calibration import EXIF
 from stream_recon.app.sources.frame_choice import FrameChoice, rig_text
 from stream_recon.app.sources.images import NAME, open_images
 from stream_recon.app.sources.source import Source
@@ -153,5 +154,5 @@ def _camera(intrinsics: Camera | str | Path | None) -> str | None:
     """A known camera as text. Raises ConfigError, InputError."""
     if intrinsics is None or intrinsics == EXIF:
         return None if intrinsics is None else EXIF
-    camera = intrinsics.calibration() if isinstance(intrinsics, Camera) else parse_camera(str(intrinsics))
+    camera = intrinsics.calibration() if isinstance(intrinsics, Camera) else given_camera(str(intrinsics))
     return camera.text()

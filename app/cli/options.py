@@ -27,7 +27,7 @@ Overwrite = Annotated[bool, option("Replace an earlier result there.", "--overwr
 Intrinsics = Annotated[
     str | None,
     option(
-        "Known camera: fx,fy,cx,cy[,k1,k2,p1,p2[,k3]] in pixels, or a file of COLMAP, nerfstudio, ROS or OpenCV.",
+        "Known camera: fx,fy,cx,cy[,k1,k2,p1,p2[,k3]] in pixels, a file of COLMAP, nerfstudio, ROS .., or a capture.",
         panel=CAMERA,
         metavar="CAMERA",
     ),
@@ -43,7 +43,7 @@ ScaleFrom = Annotated[
 Poses = Annotated[
     str | None,
     option(
-        r"Known poses: a trajectory, COLMAP model or transforms.json as FILE\[@SECONDS], fixed:FILE or scale:FILE.",
+        r"Known poses: a trajectory, COLMAP model or capture as FILE\[@SECONDS], fixed:FILE or scale:FILE.",
         panel=MAPPING,
         metavar="POSES",
     ),
@@ -125,18 +125,18 @@ Token = Annotated[bool, option("Require the token of the printed address.", "--t
 
 def scene_camera(intrinsics: str | None, from_dataset: bool) -> str | None:
     """Known camera of data set scenes, as `Scene` takes it. Raises ConfigError, InputError."""
-    from stream_recon.app.datasets.scene import CALIBRATED
-    from stream_recon.app.sources.calibration import parse_camera
+    from stream_recon.app.datasets.scene import CALIBRATED, given_camera
 
     if from_dataset and intrinsics is not None:
         raise ConfigError("use --intrinsics or --dataset-intrinsics, not both")
-    return CALIBRATED if from_dataset else None if intrinsics is None else parse_camera(intrinsics).text()
+    return CALIBRATED if from_dataset else None if intrinsics is None else given_camera(intrinsics).text()
 
 
 def source_camera(intrinsics: str | None) -> str | None:
     """Known camera of a source as numbers, since a file may be gone when the source is opened again."""
     if intrinsics is None:
         return None
-    from stream_recon.app.sources.calibration import EXIF, parse_camera
+    from stream_recon.app.datasets.scene import given_camera
+    from stream_recon.app.sources.calibration import EXIF
 
-    return intrinsics if intrinsics == EXIF else parse_camera(intrinsics).text()
+    return intrinsics if intrinsics == EXIF else given_camera(intrinsics).text()

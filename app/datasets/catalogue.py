@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from stream_recon.app.datasets import colmap, nerfstudio, recording, rgbd, rigs, sequence
+from stream_recon.app.datasets import captures, colmap, nerfstudio, recording, rgbd, rigs, sequence
 from stream_recon.app.datasets.recording import Recording, images_in
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.configs.errors import ConfigError, InputError
@@ -61,6 +61,9 @@ FILES = {
     "7scenes": "seq-NN/ with frame-*.color.png; .pose.txt, .depth.png",
     "scannet": "color/ and pose/ or intrinsic/; depth/, intrinsic/intrinsic_color.txt",
     "nerfstudio": "transforms.json and the images that it names",
+    "polycam": "keyframes/ with cameras and images; corrected_cameras, corrected_images",
+    "record3d": "rgbd/ and metadata, as an .r3d has them; or rgb/, depth/*.exr and metadata.json",
+    "arkitscenes": "lowres_wide/ and lowres_wide.traj; lowres_wide_intrinsics/",
     "colmap": "images/ and sparse/0 (or sparse) with cameras and images, .bin or .txt; points3D",
     "sequence": "rgb/ and poses.txt, intrinsics.txt or sparse/; depth/",
 }
@@ -88,6 +91,13 @@ READERS: tuple[DatasetReader, ...] = (
         nerfstudio.is_nerfstudio,
         nerfstudio.count_nerfstudio,
         nerfstudio.load_nerfstudio,
+    ),
+    DatasetReader("polycam", "Polycam", captures.is_polycam, _count(captures.polycam_images), captures.load_polycam),
+    DatasetReader(
+        "record3d", "Record3D", captures.is_record3d, _count(captures.record3d_images), captures.load_record3d
+    ),
+    DatasetReader(
+        "arkitscenes", "ARKitScenes", captures.is_arkitscenes, _count("lowres_wide"), captures.load_arkitscenes
     ),
     DatasetReader("colmap", "COLMAP", colmap.is_colmap, _count(colmap.colmap_images), colmap.load_colmap),
     DatasetReader(

@@ -1,5 +1,6 @@
 """Known poses of a camera: tables of trajectories, COLMAP models, transforms.json, and the poses of data sets."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +10,13 @@ import numpy as np
 from stream_recon.app.core import so3
 from stream_recon.app.core.input_file import input_errors
 from stream_recon.app.core.transforms import FloatArray, invert_pose
-from stream_recon.app.datasets import colmap, nerfstudio
+from stream_recon.app.datasets import captures, colmap, nerfstudio
 from stream_recon.app.datasets.catalogue import READERS
 from stream_recon.app.datasets.trajectories import in_seconds, read_trajectory
 from stream_recon.app.sources.rosbag import is_recording
 from stream_recon.configs.errors import InputError
 
-READ = "a trajectory of TUM's or EuRoC's columns, a COLMAP model, transforms.json, or the folder of a data set"
+READ = "a trajectory of TUM's or EuRoC's columns, a COLMAP model, transforms.json, or a data set's or capture's folder"
 MAX_GAP = 5.0
 """Largest time between two poses that is interpolated, in medians: beyond it the tracking was lost."""
 
@@ -63,8 +64,11 @@ def _key(name: str, depth: int) -> tuple[str, ...]:
 
 
 def times_in_names(images: Sequence[Path]) -> FloatArray | None:
-    """Seconds [N] that images are called by, as those of TUM and EuRoC; None where the names are none."""
+    """Seconds [N] that images are called by, as those of TUM, EuRoC and ARKitScenes; None where the names are none."""
     stems = [image.stem for image in images]
+    of_film = [match[1] for stem in stems if (match := re.fullmatch(r"[0-9]+_([0-9]+\.[0-9]+)", stem))]  # ARKitScenes
+    if stems and len(of_film) == len(stems):
+        return np.array(of_film, np.float64)
     if not stems or not all(len(stem) > 9 and stem.replace(".", "", 1).isdecimal() for stem in stems):
         return None
     return in_seconds(np.array(stems, np.float64))
@@ -73,8 +77,12 @@ def times_in_names(images: Sequence[Path]) -> FloatArray | None:
 def read_known_poses(path: Path) -> KnownPoses:
     """Poses of a file or folder. Raises InputError: it cannot be read, or is none of `READ`."""
     with input_errors(path):
+        if (path / captures.TRAJECTORY).is_file():  # its poses are of other times than the images
+            path /= captures.TRAJECTORY
         is_folder, is_bag = path.is_dir(), is_recording(path)
-    if is_bag or path.suffix.lower() in (".r3d", ".traj", ".zip"):
+    if path.suffix.lower() in (".r3d", ".zip"):
+        raise InputError(f"{path} is an archive (ZIP): unpack it, and give its folder")
+    if is_bag:
         raise InputError(f"{path}: poses of {path.suffix or 'recordings'} are not read: use {READ}")
     known = _of_folder(path) if is_folder else _of_file(path)
     if not len(known.poses):
@@ -103,5 +111,5 @@ def _of_file(path: Path) -> KnownPoses:
     if path.suffix.lower() == ".json":
         named, metric = nerfstudio.named_poses(path)
         return KnownPoses(np.array([*named.values()]), names=tuple(named), metric=metric)
-    timed = read_trajectory(path)
+    timed = captures.read_axis_angle(path) if path.suffix.lower() == ".traj" else read_trajectory(path)
     return KnownPoses(timed.poses, timed.times)

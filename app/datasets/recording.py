@@ -239,11 +239,11 @@ class Recording:
     def known_camera(self, name: str) -> Calibration:
         """The calibration in the files. Raises InputError where there is none."""
         if self.unusable is not None:
-            raise InputError(f"--dataset-intrinsics: {name}: {self.unusable}")
+            raise InputError(f"no camera of {name} can be used: {self.unusable}")
         if self.calibration is not None:
             return self.calibration
         if self.camera is None:
-            raise InputError(f"--dataset-intrinsics: the files of {name} have no camera in common for all images")
+            raise InputError(f"the files of {name} have no camera in common for all images")
         k = self.camera.intrinsics
         return Calibration(k.fx, k.fy, k.cx, k.cy, size=self.camera.size)
 

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 
 from stream_recon.app.core.ground_truth import DepthMap, DepthPoints, DepthTruth, GroundTruth
-from stream_recon.app.datasets.catalogue import reader_named
+from stream_recon.app.datasets.catalogue import READERS, reader_named
 from stream_recon.app.datasets.recording import Recording
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.sources.calibration import Calibration, parse_camera
@@ -46,6 +46,14 @@ def _undistorted_depth(depth: DepthMap, rectifier: Undistorter) -> DepthMap:
     metres = depth.metres.astype(np.float32)
     # Interpolation would put depth between two surfaces.
     return DepthMap(np.asarray(cv2.remap(metres, x, y, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT)))
+
+
+def given_camera(text: str) -> Calibration:
+    """A camera as `parse_camera` reads it, or that of a folder of a data set or capture. Raises as it."""
+    path = Path(text).expanduser()
+    with dataset_errors(path):
+        reader = next((each for each in READERS if each.loader and path.is_dir() and each.recognise(path)), None)
+    return parse_camera(text) if reader is None else reader.load(path).known_camera(path.name)
 
 
 CALIBRATED = "calibrated"

@@ -23,7 +23,7 @@ FORMS = (
 PosesUse = Literal["fixed", "prior", "scale"]
 POSES_FORMS = (
     "FILE[@SECONDS], poses that the refinement corrects; fixed:FILE, poses that stay; scale:FILE, metres alone; where "
-    "FILE is a TUM or EuRoC trajectory, a COLMAP model, transforms.json or a data set's folder"
+    "FILE is a TUM or EuRoC trajectory, a COLMAP model, transforms.json or the folder of a data set or capture"
 )
 
 
@@ -122,7 +122,7 @@ def parse_poses(text: str) -> PosesChoice:
     if path.exists():
         return PosesChoice(use, path, begins)
     if name in ("exif", "arkit"):
-        other = "--scale-from exif" if name == "exif" else "the capture's transforms.json"
+        other = "--scale-from exif" if name == "exif" else "the folder of the capture"
         raise ConfigError(f"--poses {text}: {name} is no file of poses: use {other}")
     raise InputError(f"--poses {text}: there is no {path}; use {POSES_FORMS}")
 

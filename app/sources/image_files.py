@@ -273,6 +273,8 @@ OTHER_WORDS = re.compile(
     r"|thumb(nail)?s?|previews?)([^a-z]|$)"
 )
 """Words in names of images or folders that are not photographs."""
+CAPTURES = ("keyframes/corrected_images", "keyframes/images", "lowres_wide")
+"""Folders of photographs of Polycam, undistorted ones first, and ARKitScenes: pictures beside them are other ones."""
 MAX_KINDS = 6
 """Kinds of names in a folder of a capture; more are photographs of any names."""
 FEW_LEVELS = 8
@@ -301,8 +303,11 @@ def folders_of_photographs(folder: Path) -> list[Path]:
 def images_below(folder: Path) -> tuple[Path, list[Path], list[Path]]:
     """The folder itself or else the only one of photographs below it, its images, and all folders below that have any.
 
-    The last are looked for only where the folder has no images itself.
+    The last are looked for only where the folder has no images itself. Of a phone's capture the photographs are taken.
     """
+    for name in CAPTURES:
+        if (folder / name).is_dir() and (images := list_images(folder / name)):
+            return folder / name, images, [folder / name]
     images = list_images(folder)
     inner = [] if images else folders_of_photographs(folder)
     return (inner[0], list_images(inner[0]), inner) if len(inner) == 1 else (folder, images, inner)

@@ -214,7 +214,7 @@ def _open_folder(path: Path, fps: float | None, *, is_panorama: bool) -> Reader:
     if films:
         warnings.append(f"{path.name} has films, too, which are not read: {', '.join(films[:3])}")
     if folder != path:
-        warnings.append(f"{path.name} has photographs in {folder.relative_to(path).as_posix()} alone: these are used")
+        warnings.append(f"the photographs in {folder.relative_to(path).as_posix()} of {path.name} are used")
     reader.warnings += [*warnings, *filter(None, [left_out])]
     return reader
 

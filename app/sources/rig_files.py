@@ -70,11 +70,16 @@ def _of_file(path: Path, text: str) -> list[RigCamera]:
 def _euroc(folder: Path) -> list[RigCamera]:
     """The ``T_BS`` of each camera's ``sensor.yaml`` takes its points to the body."""
     cameras = []
-    for file in sorted(folder.glob("cam*/sensor.yaml")):
+    for file in sorted(_body(folder).glob("cam*/sensor.yaml")):
         (tree,) = parse_trees(read_file(file).decode("utf-8-sig"))
         names = Names(tree, f"{file.parent.name}/{file.name}")
         cameras.append(RigCamera(file.parent.name, kalibr_camera(names), body_pose(names)))
     return _from_first(cameras)
+
+
+def _body(folder: Path) -> Path:
+    """The folder of the cameras of a sequence of EuRoC, where it is one."""
+    return folder / "mav0" if (folder / "mav0").is_dir() else folder
 
 
 def body_pose(names: Names) -> FloatArray:
@@ -230,7 +235,7 @@ def _open_images(moments: Iterable[object], cameras: Sequence[RigCamera], view: 
 def _open_camera(folder: Path, camera: RigCamera, choice: FrameChoice) -> Source:
     own = replace(choice, rig=None, camera=camera.camera.text(), topic=None)
     with input_errors(folder):
-        place = folder / camera.name
+        place = _body(folder) / camera.name
         films = sorted(path for path in place.parent.glob(f"{place.name}.*") if path.is_file())
         if is_recording(folder):
             place, own = folder, replace(own, topic=camera.topic or f"/{camera.name}")

@@ -121,7 +121,7 @@ def test_dense_depth_is_resampled_like_the_images(tmp_path: Path) -> None:
 def test_a_scene_without_calibration_is_refused(tmp_path: Path) -> None:
     write_images(tmp_path / "scene")
     (scene,) = find_scenes(tmp_path / "scene")
-    with pytest.raises(InputError, match="--dataset-intrinsics"):
+    with pytest.raises(InputError, match="have no camera in common"):
         replace(scene, camera=CALIBRATED).open()
 
 

@@ -251,6 +251,17 @@ def test_films_of_a_rig_are_matched_by_time(tmp_path: Path) -> None:
         assert [frame.index % VIEW_STRIDE for frame in source] == 2 * [0, 2, 4]
 
 
+def test_a_sequence_of_euroc_may_be_given_with_or_without_mav0(tmp_path: Path) -> None:
+    body = euroc(tmp_path / "MH_01/mav0")
+    for name in ("cam0", "cam1"):
+        (body / name / "data").mkdir()
+        for number in range(2):
+            cv2.imwrite(str(body / name / f"data/{number}.png"), circles(90.0 + number))
+    for folder in (body, body.parent):
+        with open_source(str(folder), FrameChoice(rig=str(folder))) as source:
+            assert [view_of(frame.index) for frame in source] == [0, 0, 1, 1]
+
+
 def test_what_a_rig_lacks_is_said(tmp_path: Path) -> None:
     rig = str(written(tmp_path, KALIBR))
     with pytest.raises(InputError, match="no folder or film cam0"):
