@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import FloatArray, Similarity, align
+from stream_recon.app.core.transforms import FloatArray, Similarity, align, mean_rotation
 from stream_recon.app.export.source_images import image_files
 from stream_recon.app.export.view import world_up
 from stream_recon.app.metric_scale.clock_offset import ClockOffset, TimedPath, common_time, find_offset, fits_as_well
@@ -30,6 +30,7 @@ class _Pairs:
 
     path: FloatArray  # [N, 3]
     known: FloatArray  # [N, 3]
+    turn: FloatArray | None = None  # [3, 3], from the trajectory's axes to the track's; None: by the positions
 
 
 def scale_by_track(
@@ -54,7 +55,9 @@ def scale_by_track(
     if positions.frames is not None:
         row = {camera.index: number for number, camera in enumerate(cameras)}
         both = [(row[int(frame)], n) for n, frame in enumerate(positions.frames) if int(frame) in row]
-        pairs, clock = _Pairs(path[[a for a, _ in both]], positions.metres[[b for _, b in both]]), ""
+        given = [(track.rotations[c.index], c.T_world_camera[:3, :3]) for c in cameras if c.index in track.rotations]
+        turn = mean_rotation(np.array([known @ own.T for known, own in given])) if given else None
+        pairs, clock = _Pairs(path[[a for a, _ in both]], positions.metres[[b for _, b in both]], turn), ""
     else:
         times = np.array([camera.timestamp for camera in cameras])
         pairs, clock = _synchronized(TimedPath(times, path), track, text, recorded, config)
@@ -111,7 +114,10 @@ def _scale_by_positions(
     if positions.without_height:
         how += f"; {positions.without_height} positions of the track have no height and are taken at the usual one"
     world, transform = positions.world, fit.transform
-    if positions.world != EAST_NORTH_UP and fit.tilt > config.max_tilt:
+    if pairs.turn is not None:
+        turned = transform.scale * path @ pairs.turn.T
+        transform = Similarity(transform.scale, pairs.turn, np.median(known - turned, axis=0))
+    elif positions.world != EAST_NORTH_UP and fit.tilt > config.max_tilt:
         world, transform = FIRST_CAMERA, Similarity.of_scale(transform.scale)
         how += "; they lie nearly on a line, so the axes of the first camera are kept"
     origin = positions.origin if world != FIRST_CAMERA else None

@@ -52,9 +52,10 @@ class FittingPoses:
 
     @property
     def track(self) -> GpsTrack:
-        """The positions as a source of scale, by frames."""
+        """The poses as a source of scale, by frames."""
         frames = np.array([*self.poses], np.float64)
-        return GpsTrack(cartesian_positions(np.array([T[:3, 3] for T in self.poses.values()]), None, frames))
+        positions = cartesian_positions(np.array([T[:3, 3] for T in self.poses.values()]), None, frames)
+        return GpsTrack(positions, rotations={frame: T[:3, :3] for frame, T in self.poses.items()})
 
     def to_json(self) -> dict[str, str]:
         """The object ``poses`` of ``run.json``."""

@@ -5,10 +5,12 @@
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast, get_args
 
+from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.metric_scale.gps_tracks import Positions, read_positions
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -58,6 +60,8 @@ class GpsTrack:
     positions: Positions
     begins: float | None = None
     """Seconds after the track's first position at which the source begins; None: it is estimated."""
+    rotations: Mapping[int, FloatArray] = field(default_factory=dict)
+    """By frame number [3, 3], from camera to track, of known poses: positions on a short way do not tell the axes."""
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream_recon.app.core.transforms import Similarity, invert_pose
+from stream_recon.app.core.transforms import Similarity, invert_pose, rotation_angle_deg
 from stream_recon.app.metric_scale.known_poses import FittingPoses, fit_known_poses
+from stream_recon.app.metric_scale.measure import measure_scale
 from stream_recon.app.metric_scale.scale_source import parse_poses
 from stream_recon.app.result.folder import ResultFolder, read_result
+from stream_recon.app.result.metric_scale import OF_FILE
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.options import RunOptions
@@ -51,6 +53,17 @@ def test_poses_that_fit_come_into_the_results_world(result: ResultFolder, tmp_pa
     assert found.how == "24 of 24 frames have a known pose"
     rows, placed = found.placed(result.cameras)
     assert rows == list(range(24)) and np.allclose(placed, TRUTH, atol=1e-6)
+
+
+def test_axes_of_the_file_are_told_by_rotations_where_positions_have_errors(
+    result: ResultFolder, tmp_path: Path
+) -> None:
+    known = KNOWN.copy()
+    known[:, :3, 3] += np.random.default_rng(5).normal(0, 0.3, (24, 3))
+    found = measure_scale(result, fitted(result, write_tum(tmp_path / "a.txt", known)).track, "poses")
+    T = found.T_metric_own
+    assert rotation_angle_deg(T.rotation.T @ S.rotation) < 0.01 and found.world == OF_FILE
+    assert np.linalg.norm(T.apply(TRUTH[:, :3, 3]) - KNOWN[:, :3, 3], axis=1).max() < 0.4
 
 
 def test_another_clock_is_found_and_stated(result: ResultFolder, tmp_path: Path) -> None:
