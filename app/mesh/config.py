@@ -56,6 +56,9 @@ class FusionConfig:
     rings: int = 2
     """Rings of triangles about these that are kept, too, where frames disagree by more than the finest volume spans at
     the median depth: else gaps would be between both."""
+    allocation_share: float = 0.15
+    """Share of the time that blocks are allocated in, before frames are fused: a volume that would be full is found
+    early."""
     max_blocks: int = 50_000
     """Blocks of a volume, about 400 MB; a scene that needs more gets larger voxels."""
     full_factor: float = 1.5

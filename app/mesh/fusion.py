@@ -8,6 +8,7 @@ volume has a surface, the coarser ones' is left out.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -85,11 +86,15 @@ def fuse(
                 factor, max_depth = config.level_factor**level, config.max_depth * median
                 volume = Volume(voxel * factor, truncation * voxel * factor, config.max_blocks, pool)
                 levels.append(_Level(volume, min(share, begins) * max_depth * factor, max_depth * factor))
-            bands = np.minimum(np.array(config.bands, np.float32) / np.float32(truncation), np.float32(1))
-            views, missing = _integrate(result, cameras, levels, bands, config, report)
-            if not any(level.volume.full for level in levels):
+            slots = _allocated(result, cameras, levels, config, lambda share: report(config.allocation_share * share))
+            if slots is not None:
                 break
             voxel *= config.full_factor
+        bands = np.minimum(np.array(config.bands, np.float32) / np.float32(truncation), np.float32(1))
+        rest = 1 - config.allocation_share
+        views, missing = _integrate(
+            result, cameras, levels, slots, bands, config, lambda share: report(1 - rest + rest * share)
+        )
     most = max(1, (len(cameras) - missing) // 4)
     volumes = [level.volume for level in levels]
     meshes = [extract(volume, min(least, most)) for volume, least in zip(volumes, config.min_frames, strict=True)]
@@ -105,44 +110,70 @@ class _Level:
     nearest: float
     farthest: float
 
+    def view(self, frame: FrameResult, weight: NDArray[np.float32]) -> FusionView | None:
+        """What the volume takes of a frame; None: nothing. ``weight``: `pixel_weights`."""
+        chosen = (weight > 0) & (frame.depth < self.farthest) & (frame.depth > self.nearest)
+        return depth_view(frame, np.where(chosen, weight, np.float32(0))) if chosen.any() else None
+
+
+_Slots = dict[tuple[int, int], NDArray[np.intp]]
+"""Rows of the blocks near a frame's surfaces, by the frame's place among the cameras and by level."""
+
+
+def _allocated(
+    result: ResultFolder, cameras: Sequence[FrameCamera], levels: Sequence[_Level], config: FusionConfig, report: Report
+) -> _Slots | None:
+    """Allocate the blocks of all frames; None where a volume is full."""
+    slots: _Slots = {}
+    for number, camera in enumerate(cameras):
+        report(number / len(cameras))
+        with suppress(OutputError):
+            frame = result.surface_of(camera)
+            weight = pixel_weights(frame, result.points, config)
+            for row, level in enumerate(levels):
+                view = level.view(frame, weight)
+                if view is not None:
+                    slots[number, row] = level.volume.allocate(view)
+        if any(level.volume.full for level in levels):
+            return None
+    return slots
+
 
 def _integrate(
     result: ResultFolder,
     cameras: Sequence[FrameCamera],
     levels: Sequence[_Level],
+    slots: _Slots,
     bands: NDArray[np.float32],
     config: FusionConfig,
     report: Report,
 ) -> tuple[list[FusionView], int]:
-    """Fuse frames into volumes until one is full; returns some depth maps, and the number of unreadable frames.
+    """Fuse frames into volumes; returns some depth maps, and the number of unreadable frames.
 
     ``bands``: as of the config, in truncations.
     """
     views, missing = list[FusionView](), 0
     fades = np.array(config.fades, np.float32)
     kept_numbers = set(uniform_indices(len(cameras), config.max_kept_views).tolist())
-    for done, camera in enumerate(cameras, start=1):
-        report(done / len(cameras))
+    for number, camera in enumerate(cameras):
+        report(number / len(cameras))
         try:
             frame = result.surface_of(camera)
         except OutputError:
             missing += 1
             continue
         weight = pixel_weights(frame, result.points, config)
-        if done - 1 in kept_numbers:
+        if number in kept_numbers:
             kept_view = depth_view(frame, weight)
             depth = kept_view.depth.astype(np.float16)
             confirmed = None if frame.certainty is None else frame.certainty == Certainty.CONFIRMED
             views.append(replace(kept_view, depth=depth, rgb=kept_view.rgb[:0], weight=None, confirmed=confirmed))
-        for level in levels:
-            chosen = (weight > 0) & (frame.depth < level.farthest) & (frame.depth > level.nearest)
-            if chosen.any():
-                view = depth_view(frame, np.where(chosen, weight, np.float32(0)))
+        for row, level in enumerate(levels):
+            view = level.view(frame, weight)
+            if view is not None:
                 if frame.certainty is not None:
                     view = replace(view, band=bands[frame.certainty], fade=fades[frame.certainty])
-                level.volume.integrate(view)
-        if any(level.volume.full for level in levels):
-            break
+                level.volume.integrate(view, slots.get((number, row)))
     return views, missing
 
 

@@ -78,9 +78,11 @@ class Volume:
         """Row of a block in the arrays; None where it is not allocated."""
         return self._slots.get(_key(*block))
 
-    def integrate(self, view: FusionView) -> None:
-        """Add a frame; its pixels with depth 0 change nothing."""
-        slots, surfaces = self._allocated_near(view), _Surfaces.of(view.depth)
+    def integrate(self, view: FusionView, slots: NDArray[np.intp] | None = None) -> None:
+        """Add a frame; its pixels with depth 0 change nothing. ``slots``: what `allocate` returned for it."""
+        surfaces = _Surfaces.of(view.depth)
+        if slots is None:
+            slots = self.allocate(view)
         if self._pool is None:
             return self._integrate(view, surfaces, slots)
         parts = np.array_split(slots, max(1, min(usable_cores(), len(slots) // MIN_BLOCKS)))
@@ -134,7 +136,7 @@ class Volume:
         sums[voxel] = total
         counts[voxel] = np.minimum(counts[voxel], 254) + 1
 
-    def _allocated_near(self, view: FusionView) -> NDArray[np.intp]:
+    def allocate(self, view: FusionView) -> NDArray[np.intp]:
         """Rows of the blocks within the truncation distance of a frame's surfaces; allocates missing ones."""
         depth = view.depth[::RAY_STRIDE, ::RAY_STRIDE]
         rows, columns = np.nonzero(depth > 0)
