@@ -1,19 +1,23 @@
-"""Background execution of an object's methods, one after the other, in a thread or a separate process.
+"""Background execution of an object's methods, one after the other, in a thread or in separate processes.
 
 A thread shares Python's interpreter lock with the caller; a process does not, but all arguments are sent to it.
 """
 
 import multiprocessing
 import signal
-from collections.abc import Callable
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from threading import Event, Lock
+from types import ModuleType
 from typing import Any, Protocol
 
+from stream_recon.app.core.cores import limit_cores
 from stream_recon.app.core.platform import ignore_interrupts
 from stream_recon.configs.errors import ResourceError
 
@@ -60,10 +64,7 @@ class ThreadWorker:
 
 
 def start_process(name: str, main: Callable[..., None], *args: Any) -> tuple[SpawnProcess, Connection]:
-    """Start a process that runs ``main(connection, *args)``, and ends with this one; returns it and our connection.
-
-    It imports the main module again.
-    """
+    """Start a process that runs ``main(connection, *args)``, and ends with this one; returns it and our connection."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_run_child, args=(main, theirs, *args), name=name, daemon=True)
@@ -72,13 +73,25 @@ def start_process(name: str, main: Callable[..., None], *args: Any) -> tuple[Spa
     blocks = hasattr(signal, "pthread_sigmask")
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,)) if blocks else ()
     try:
-        process.start()
+        with _no_main_module():
+            process.start()
     finally:
         if blocks:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     # With no other copy open, reading ends when the process does.
     theirs.close()
     return process, ours
+
+
+@contextmanager
+def _no_main_module() -> Iterator[None]:
+    """Processes that start meanwhile do not import the program's main module, which may be a script without a guard."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _run_child(main: Callable[..., None], *args: Any) -> None:
@@ -120,6 +133,43 @@ class ProcessWorker:
         # A dead process is reported where its reply is awaited.
         with self._sending, suppress(OSError):
             self._connection.send(message)
+
+
+class ProcessGroup:
+    """Processes of one core each, with equal targets, for tasks that are too short for threads."""
+
+    def __init__(self, name: str, count: int, make_target: Callable[[], object]) -> None:
+        started = [start_process(f"{name}-{n}", _serve_on_one_core, make_target) for n in range(count)]
+        self._processes = [process for process, _ in started]
+        self._workers = [ProcessWorker(connection, process.name) for process, connection in started]
+        weakref.finalize(self, _terminate, self._processes)
+
+    @staticmethod
+    def is_possible() -> bool:
+        """Whether this process may start others: one that ends with its parent may not."""
+        return not multiprocessing.current_process().daemon
+
+    def map(self, name: str, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Results of the target's method ``name`` for these arguments. Raises ResourceError if a process has died."""
+        workers = self._workers * (len(tasks) // len(self._workers) + 1)
+        submitted = [worker.submit(name, *task) for worker, task in zip(workers, tasks, strict=False)]
+        return [task.future.result() for task in submitted]
+
+    def close(self) -> None:
+        """End the processes at once."""
+        _terminate(self._processes)
+        for worker in self._workers:
+            worker.close()
+
+
+def _terminate(processes: Sequence[SpawnProcess]) -> None:
+    for process in processes:
+        process.terminate()
+
+
+def _serve_on_one_core(connection: Connection, make_target: Callable[[], object]) -> None:
+    limit_cores(1)
+    serve(connection, make_target)
 
 
 def receive(connection: Connection, died: str = PROCESS_DIED) -> Any:

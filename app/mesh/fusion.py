@@ -9,7 +9,7 @@ volume has a surface, the coarser ones' is left out.
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,14 +86,13 @@ def fuse(
                 factor, max_depth = config.level_factor**level, config.max_depth * median
                 volume = Volume(voxel * factor, truncation * voxel * factor, config.max_blocks, pool)
                 levels.append(_Level(volume, min(share, begins) * max_depth * factor, max_depth * factor))
-            slots = _allocated(result, cameras, levels, config, lambda share: report(config.allocation_share * share))
-            if slots is not None:
+            if _allocate(result, cameras, levels, config, lambda share: report(config.allocation_share * share)):
                 break
             voxel *= config.full_factor
         bands = np.minimum(np.array(config.bands, np.float32) / np.float32(truncation), np.float32(1))
-        rest = 1 - config.allocation_share
+        first = config.allocation_share
         views, missing = _integrate(
-            result, cameras, levels, slots, bands, config, lambda share: report(1 - rest + rest * share)
+            result, cameras, levels, bands, config, lambda share: report(first + (1 - first) * share)
         )
     most = max(1, (len(cameras) - missing) // 4)
     volumes = [level.volume for level in levels]
@@ -109,6 +108,8 @@ class _Level:
     volume: Volume
     nearest: float
     farthest: float
+    slots: dict[int, NDArray[np.intp]] = field(default_factory=dict)
+    """Rows of the blocks near a frame's surfaces, by the frame's place among the cameras."""
 
     def view(self, frame: FrameResult, weight: NDArray[np.float32]) -> FusionView | None:
         """What the volume takes of a frame; None: nothing. ``weight``: `pixel_weights`."""
@@ -116,34 +117,28 @@ class _Level:
         return depth_view(frame, np.where(chosen, weight, np.float32(0))) if chosen.any() else None
 
 
-_Slots = dict[tuple[int, int], NDArray[np.intp]]
-"""Rows of the blocks near a frame's surfaces, by the frame's place among the cameras and by level."""
-
-
-def _allocated(
+def _allocate(
     result: ResultFolder, cameras: Sequence[FrameCamera], levels: Sequence[_Level], config: FusionConfig, report: Report
-) -> _Slots | None:
-    """Allocate the blocks of all frames; None where a volume is full."""
-    slots: _Slots = {}
+) -> bool:
+    """Allocate the blocks of all frames; returns whether the volumes have room for them."""
     for number, camera in enumerate(cameras):
         report(number / len(cameras))
         with suppress(OutputError):
             frame = result.surface_of(camera)
             weight = pixel_weights(frame, result.points, config)
-            for row, level in enumerate(levels):
+            for level in levels:
                 view = level.view(frame, weight)
                 if view is not None:
-                    slots[number, row] = level.volume.allocate(view)
+                    level.slots[number] = level.volume.allocate(view)
         if any(level.volume.full for level in levels):
-            return None
-    return slots
+            return False
+    return True
 
 
 def _integrate(
     result: ResultFolder,
     cameras: Sequence[FrameCamera],
     levels: Sequence[_Level],
-    slots: _Slots,
     bands: NDArray[np.float32],
     config: FusionConfig,
     report: Report,
@@ -168,12 +163,12 @@ def _integrate(
             depth = kept_view.depth.astype(np.float16)
             confirmed = None if frame.certainty is None else frame.certainty == Certainty.CONFIRMED
             views.append(replace(kept_view, depth=depth, rgb=kept_view.rgb[:0], weight=None, confirmed=confirmed))
-        for row, level in enumerate(levels):
+        for level in levels:
             view = level.view(frame, weight)
             if view is not None:
                 if frame.certainty is not None:
                     view = replace(view, band=bands[frame.certainty], fade=fades[frame.certainty])
-                level.volume.integrate(view, slots.get((number, row)))
+                level.volume.integrate(view, level.slots.get(number))
     return views, missing
 
 

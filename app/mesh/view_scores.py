@@ -202,9 +202,12 @@ def choose_views(scores: NDArray[np.float16], areas: NDArray[np.float32], config
     relative = scores[:, shown].astype(np.float32)
     relative *= areas[shown] / best[shown]
     total, reached, chosen = float(areas[shown].sum()), np.zeros(len(shown), np.float32), list[int]()
+    # No gain grows as views are chosen: only those are computed anew whose last one exceeds all that are.
+    gains = np.full(len(scores), np.inf)
     while len(chosen) < min(config.max_chosen, len(scores)):
-        gains = np.array([float(np.maximum(row, reached).sum()) for row in relative]) - float(reached.sum())
-        view = int(np.argmax(gains))
+        is_new, base = np.zeros(len(scores), bool), float(reached.sum())
+        while not is_new[view := int(np.argmax(gains))]:
+            gains[view], is_new[view] = float(np.maximum(relative[view], reached).sum()) - base, True
         if gains[view] < config.min_gain * total and chosen:
             break
         chosen.append(view)

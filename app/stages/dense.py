@@ -6,6 +6,7 @@ when ``run.json`` names their refinement; a run that was stopped leaves the resu
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +20,7 @@ from stream_recon.app.core.views import RunView
 from stream_recon.app.result.amend import rebuild_cloud
 from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, dense_path, encoded_image, write_dense_beside
 from stream_recon.app.result.disk_limit import bytes_without
-from stream_recon.app.result.files import output_errors, remove_temporary, replace_json
+from stream_recon.app.result.files import in_order, output_errors, remove_temporary, replace_json
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import DENSE, RUN_NAME
 from stream_recon.app.run.options import DENSE_SIDE, RunOptions
@@ -156,16 +157,17 @@ class _Writing:
         with output_errors(folder):
             (folder / DENSE_FOLDER).mkdir(exist_ok=True)
         _remove_useless(self.job.result)
-        stereo = DenseStereo.on(self.stage.device, self.stage.side, self.stage.stereo)
+        stereo = DenseStereo.on(self.stage.device, self.stage.side, self.stage.stereo, total)
         if self.max_bytes is not None:
             # Until the end, earlier maps of the same refinement need room, too.
             self.room = self.max_bytes - bytes_without(folder, "")
         started = time.monotonic()
         self.on_progress(0, total)
         try:
-            with open_again() as source:
-                for frame, camera in frames_of(source, self.job.keyframes):
-                    view, image = self.job.view(frame, camera, self.stage.side)
+            with open_again() as source, ThreadPoolExecutor(1, "views") as pool:
+                frames = frames_of(source, self.job.keyframes)
+                read = partial(self.job.view, side=self.stage.side)
+                for view, image in in_order(pool, read, frames, ahead=2):
                     self.images[view.index] = encoded_image(image)
                     self._write(stereo.push(view), report)
             self._write(stereo.finish(), report)
@@ -181,6 +183,7 @@ class _Writing:
                     path.replace(dense_path(folder, index))
             replace_json(folder / RUN_NAME, {**self.job.result.run, DENSE: vars(report)})
         finally:
+            stereo.close()
             _remove(self.job.result, self.written.values())
         others = {camera.index for camera in self.job.result.cameras} - set(self.written)
         _remove(self.job.result, [dense_path(folder, index) for index in others])

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import cv2
 import numpy as np
@@ -64,7 +64,7 @@ class DenseInput:
     def view(self, frame: Frame, camera: FrameCamera, side: int) -> tuple[StereoView, NDArray[np.uint8]]:
         """The stereo view of a keyframe, and its undistorted image."""
         stored = result_of(self.result.folder, camera)
-        image = self._undistorted(reduced(frame.rgb, max(IMAGE_SIDE, side)), camera)
+        image = _undistorted(reduced(frame.rgb, max(IMAGE_SIDE, side)), camera)
         height, width = image.shape[:2]
         size = reduced_size((width, height), side)
         grey = cv2.resize(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), size, interpolation=cv2.INTER_AREA)
@@ -102,18 +102,6 @@ class DenseInput:
         weights[self.tracks.point[starts]] = 1 / (1 + (HALF_BASELINE / np.maximum(baseline, 1e-9)) ** 2)
         return weights
 
-    def _undistorted(self, image: NDArray[np.uint8], camera: FrameCamera) -> NDArray[np.uint8]:
-        height, width = image.shape[:2]
-        full = camera.source_size
-        model = camera.intrinsics.camera_model.straightened(full)
-        if model.is_straight:
-            return image
-        x, y = np.meshgrid((np.arange(width) + 0.5) * full[0] / width, (np.arange(height) + 0.5) * full[1] / height)
-        pixels = model.pixels((np.stack([x, y], axis=-1) - (model.cx, model.cy)) / model.focal)
-        coordinates = (pixels * (width / full[0], height / full[1]) - 0.5).astype(np.float32)
-        maps = np.ascontiguousarray(coordinates[..., 0]), np.ascontiguousarray(coordinates[..., 1])
-        return np.asarray(cv2.remap(image, *maps, cv2.INTER_LINEAR, None, cv2.BORDER_CONSTANT), np.uint8)
-
     def _points(self, camera: FrameCamera) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Undistorted source pixels [N, 2], depths [N] and weights [N] of the points that a keyframe observes."""
         first, last = self.observed[camera.index]
@@ -127,6 +115,30 @@ class DenseInput:
         k = camera.intrinsics
         pixels = local[:, :2] / local[:, 2:] * (k.fx, k.fy) + (k.cx, k.cy)
         return pixels, local[:, 2], self._point_weights[points]
+
+
+def _undistorted(image: NDArray[np.uint8], camera: FrameCamera) -> NDArray[np.uint8]:
+    maps = _undistortion(camera.intrinsics, camera.source_size, (image.shape[1], image.shape[0]))
+    if maps is None:
+        return image
+    return np.asarray(cv2.remap(image, *maps, cv2.INTER_LINEAR, None, cv2.BORDER_CONSTANT), np.uint8)
+
+
+@lru_cache(maxsize=2)
+def _undistortion(
+    camera: Intrinsics, full: tuple[int, int], size: tuple[int, int]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+    """Columns and rows [h, w] in a source's image of ``size`` of the pixels of the undistorted one; None: the same.
+
+    ``full``: size in which the camera counts.
+    """
+    model = camera.camera_model.straightened(full)
+    if model.is_straight:
+        return None
+    x, y = np.meshgrid(*((np.arange(n) + 0.5) * whole / n for n, whole in zip(size, full, strict=True)))
+    pixels = model.pixels((np.stack([x, y], axis=-1) - (model.cx, model.cy)) / model.focal)
+    coordinates = (pixels * (size[0] / full[0], size[1] / full[1]) - 0.5).astype(np.float32)
+    return np.ascontiguousarray(coordinates[..., 0]), np.ascontiguousarray(coordinates[..., 1])
 
 
 def frames_of(source: Source, cameras: Sequence[FrameCamera]) -> Iterator[tuple[Frame, FrameCamera]]:

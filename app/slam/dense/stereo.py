@@ -6,26 +6,34 @@ keyframe has none of its own.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.types import Certainty, Intrinsics
+from stream_recon.app.core.worker import ProcessGroup, StopTest
 from stream_recon.app.slam.dense.arrays import Array, Arrays, NumpyArrays
 from stream_recon.app.slam.dense.config import DEFAULT_STEREO, StereoConfig
 from stream_recon.app.slam.dense.consistency import Bounds, Neighbours, Support, support
 from stream_recon.app.slam.dense.interpolation import Interpolator, MeasuredRatios, without_reflections
 from stream_recon.app.slam.dense.planar import Anchors, flattened
-from stream_recon.app.slam.dense.priors import Prior, corrected_priors, other_surfaces
+from stream_recon.app.slam.dense.priors import corrected_priors, other_surfaces
 from stream_recon.app.slam.dense.sweep import Sources, SweepResult, sides, swept, with_other
 from stream_recon.app.slam.dense.views import StereoView, pixel_transfers, source_views
 
-MAX_WORKERS = 4
-"""Threads: more wait for one another's short operations."""
+MAX_PROCESSES = 4
+"""Processes on a CPU: more wait for this one, which sends the images to them."""
+KEYFRAMES_PER_PROCESS = 12
+"""Keyframes that are worth the start of a process, which takes a second."""
+TASKS_PER_PROCESS = 2
+"""Keyframes of a group for each process: they end nearly at the same time."""
+NEIGHBOURS_FIELD = {"_confirm": "matched", "_fill": "confirmed", "_complete": "confirmed"}
+"""What each stage but the first reads of a keyframe's source views."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +52,15 @@ class _Keyframe:
 
     view: StereoView
     camera: Intrinsics
-    grey: Array
-    prior: Prior
-    other: Array
-    """Depth of the nearest triangulated point on another surface than the prior; 0 where there is none near."""
     sources: list[int]
-    matched: Array
+    grey: Array = None
+    prior: Any = None
+    """A `Prior`."""
+    other: Array = None
+    """Depth of the nearest triangulated point on another surface than the prior; 0 where there is none near."""
+    matched: Array = None
     """Depth measured by stereo; 0 elsewhere."""
-    step: Array
+    step: Array = None
     """Change of inverse depth, a number, that moves a point by one pixel in the best source view."""
     depth: Array = None
     is_confirmed: Array = None
@@ -68,16 +77,18 @@ class _Keyframe:
 class DenseStereo:
     """Depth maps of keyframes, which are pushed in order."""
 
-    def __init__(self, arrays: Arrays, side: int, workers: int = 1, config: StereoConfig = DEFAULT_STEREO) -> None:
+    def __init__(self, arrays: Arrays, side: int, processes: int = 1, config: StereoConfig = DEFAULT_STEREO) -> None:
         """
         Args:
             side: longer side of the depth maps in pixels; images are at least as large, unless the source is not.
-            workers: threads of the backend on a CPU.
+            processes: number of them on a CPU; 1: this one alone.
         """
         self._arrays, self._side, self._config = arrays, side, config
-        self._workers = workers if arrays.views_at_once == 1 else 1
+        self._processes: ProcessGroup | None = None
+        if processes > 1 and arrays.views_at_once == 1:
+            self._processes = ProcessGroup("stereo", processes, partial(DenseStereo, arrays, side, config=config))
         self._sides, self._window = sides(side, config.sweep.coarse_side), config.sources.window
-        self._group = max(workers, arrays.views_at_once)
+        self._group = arrays.views_at_once if self._processes is None else TASKS_PER_PROCESS * processes
         self._views: dict[int, StereoView] = {}
         self._frames: dict[int, _Keyframe] = {}
         self._levels: dict[tuple[int, int], tuple[Array, Intrinsics]] = {}
@@ -89,9 +100,15 @@ class DenseStereo:
         """Keyframes that each stage has done."""
 
     @classmethod
-    def on(cls, device: str, side: int, config: StereoConfig) -> "DenseStereo":
-        """Stereo on a device, see `arrays_for`, with threads for the cores that this process may use."""
-        return cls(arrays_for(device), side, min(usable_cores(), MAX_WORKERS), config)
+    def on(cls, device: str, side: int, config: StereoConfig, keyframes: int) -> "DenseStereo":
+        """Stereo on a device, see `arrays_for`, with processes for the cores that this one may use."""
+        most = MAX_PROCESSES if ProcessGroup.is_possible() else 1
+        return cls(arrays_for(device), side, min(usable_cores(), most, keyframes // KEYFRAMES_PER_PROCESS), config)
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._processes is not None:
+            self._processes.close()
 
     def push(self, view: StereoView) -> list[DenseDepth]:
         """Take the next keyframe; returns the maps that are complete."""
@@ -119,19 +136,43 @@ class DenseStereo:
 
     def _run_stages(self, *, is_last: bool) -> None:
         available = self._pushed
-        with ThreadPoolExecutor(self._workers, "stereo") as pool:
-            for number, stage in enumerate(self._stages):
-                # A stage needs the last one's results of the whole window, and waits for a group.
-                ready = available if is_last else max(available - self._window, 0)
-                while ready > self._done[number] and (is_last or ready - self._done[number] >= self._group):
-                    group = range(self._done[number], min(self._done[number] + self._group, ready))
-                    if self._workers > 1:
-                        list(pool.map(lambda one, stage=stage: stage([one]), group))
-                    else:
-                        group = self._of_one_size(group)
-                        stage(list(group))
-                    self._done[number] = group.stop
-                available = self._done[number]
+        for number, stage in enumerate(self._stages):
+            # A stage needs the last one's results of the whole window, and waits for a group.
+            ready = available if is_last else max(available - self._window, 0)
+            while ready > self._done[number] and (is_last or ready - self._done[number] >= self._group):
+                group = range(self._done[number], min(self._done[number] + self._group, ready))
+                if self._processes is None:
+                    group = self._of_one_size(group)
+                    stage(list(group))
+                else:
+                    results = self._processes.map("run_stage", [self._task(stage.__name__, n) for n in group])
+                    for n, fields in zip(group, results, strict=True):
+                        known = vars(self._frames[n]) if n in self._frames else {"view": self._views[n]}
+                        self._frames[n] = _Keyframe(**{**known, **fields})
+                self._done[number] = group.stop
+            available = self._done[number]
+
+    def _task(self, stage: str, number: int) -> tuple[Any, ...]:
+        """Arguments of `run_stage`: no more than a stage of a keyframe reads."""
+        frame = self._frames.get(number)
+        if frame is None:
+            views = {n: _bare(self._views[n]) for n in self._sources(number)}
+            return stage, number, {**views, number: self._views[number]}, {}
+        frames = {number: replace(frame, view=_bare(frame.view, 0))}
+        for n in frame.sources:
+            other, read = self._frames[n], NEIGHBOURS_FIELD[stage]
+            frames[n] = _Keyframe(_bare(other.view, 0), other.camera, [], **{read: getattr(other, read)})
+        return stage, number, {}, frames
+
+    def run_stage(
+        self, _stop: StopTest, stage: str, number: int, views: dict[int, StereoView], frames: dict[int, _Keyframe]
+    ) -> dict[str, Any]:
+        """Run a stage of a keyframe in a process of its own; returns the fields that it changes."""
+        self._views, self._frames, self._levels = views, frames, {}
+        before = dict(vars(frames[number])) if number in frames else {}
+        getattr(self, stage)([number])
+        after = vars(self._frames[number])
+        return {name: value for name, value in after.items() if name != "view" and value is not before.get(name)}
 
     def _forget(self) -> None:
         """Drop what no later keyframe needs."""
@@ -155,7 +196,7 @@ class DenseStereo:
                 result = self._sweeps(number, sources[row], prior.depth, other)
                 is_matched = (result.cost < bounds.max_cost) & (result.margin > bounds.min_margin) & prior.is_valid
                 matched, step = arrays.where(is_matched, 1 / result.inverse_depth, 0.0), result.step
-            self._frames[number] = _Keyframe(views[row], camera, grey, prior, other, sources[row], matched, step)
+            self._frames[number] = _Keyframe(views[row], camera, sources[row], grey, prior, other, matched, step)
 
     def _sources(self, number: int) -> list[int]:
         """Numbers of a view's source views, best first."""
@@ -347,6 +388,11 @@ class DenseStereo:
         certainties = arrays.numpy(arrays.where(known, certainty, float(Certainty.NONE))).astype(np.uint8)
         indices = [frame.view.index for frame in frames]
         return [DenseDepth(*values) for values in zip(indices, depths, certainties, strict=True)]
+
+
+def _bare(view: StereoView, rows: int | None = None) -> StereoView:
+    """A view of which only the camera counts, and the image in the first ``rows``; None: the whole image."""
+    return StereoView(view.index, view.grey[:rows], view.camera, view.T_world_camera, view.prior[:0])
 
 
 def arrays_for(device: str) -> Arrays:

@@ -1,12 +1,23 @@
 """Background workers: the same in a thread and in a process; stopped tasks and dead processes."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import pytest
 
-from stream_recon.app.core.worker import BackgroundWorker, ProcessWorker, StopTest, ThreadWorker, serve, start_process
+from stream_recon.app.core.worker import (
+    BackgroundWorker,
+    ProcessGroup,
+    ProcessWorker,
+    StopTest,
+    ThreadWorker,
+    serve,
+    start_process,
+)
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.configs.errors import ResourceError
 
@@ -81,3 +92,33 @@ def test_a_dead_process_raises_an_error() -> None:
         with pytest.raises(ResourceError, match="--resume"):
             each.future.result()
     worker.close()
+
+
+def test_a_group_gives_results_in_order_and_says_that_a_process_died() -> None:
+    group = ProcessGroup("counters", 2, Counter)
+    try:
+        # Each process has a counter of its own.
+        assert group.map("add", [(number,) for number in (1, 10, 2, 20, 3)]) == [1, 10, 3, 30, 6]
+        with pytest.raises(SingularError, match="no solution"):
+            group.map("fail", [()])
+        assert group.map("add", [(1,)]) == [7]
+        group._processes[1].kill()
+        with pytest.raises(ResourceError, match="has ended"):
+            group.map("add", [(1,), (1,)])
+    finally:
+        group.close()
+
+
+def test_a_script_without_a_guard_may_start_processes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from functools import partial\n"
+        "from stream_recon.app.core.worker import ProcessGroup\n"
+        "from stream_recon.app.run.live_dense import GroupStereo\n"
+        "group = ProcessGroup('group', 1, partial(GroupStereo, 'cpu'))\n"
+        "print(group.map('maps', [([],)]))\n"
+        "group.close()\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "[[]]\n"
+    assert done.stderr == ""

@@ -68,10 +68,13 @@ def scene(count: int = 9) -> tuple[list[StereoView], list[np.ndarray]]:
 
 
 def maps(
-    views: list[StereoView], arrays=None, workers: int = 1, config: StereoConfig | None = None
+    views: list[StereoView], arrays=None, processes: int = 1, config: StereoConfig | None = None
 ) -> list[DenseDepth]:
-    dense = DenseStereo(arrays or NumpyArrays(), max(SIZE), workers, config or StereoConfig())
-    return [found for view in views for found in dense.push(view)] + dense.finish()
+    dense = DenseStereo(arrays or NumpyArrays(), max(SIZE), processes, config or StereoConfig())
+    try:
+        return [found for view in views for found in dense.push(view)] + dense.finish()
+    finally:
+        dense.close()
 
 
 def relative(depth: np.ndarray, truth: np.ndarray) -> np.ndarray:
@@ -100,8 +103,8 @@ def test_maps_come_in_order_with_the_frames_numbers():
     assert [dense.index for dense in found()] == list(range(9))
 
 
-def test_threads_change_nothing():
-    for one, other in zip(found(), maps(scene()[0], workers=3), strict=True):
+def test_processes_change_nothing():
+    for one, other in zip(found(), maps(scene()[0], processes=3), strict=True):
         np.testing.assert_array_equal(one.depth, other.depth)
         np.testing.assert_array_equal(one.certainty, other.certainty)
 
