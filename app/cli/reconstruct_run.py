@@ -33,7 +33,7 @@ class TerminalRun(SourceRun):
         """``on_finished`` is called with the complete result, before the viewer stays open."""
         self.out, self.err = terminal.consoles()
         self.shown = TerminalObserver(self.out, self.err, terminal=terminal)
-        super().__init__(job, self.shown, process_allowed=True)
+        super().__init__(job, self.shown)
         self.enter_context(self.shown)
         self.choice, self.terminal, self.on_finished = choice, terminal, on_finished
         self.begin = time.monotonic()

@@ -63,6 +63,11 @@ class ThreadWorker:
         self._pool.shutdown()
 
 
+def may_start_processes() -> bool:
+    """Whether this process may start others: one that ends with its parent may not."""
+    return not multiprocessing.current_process().daemon
+
+
 def start_process(name: str, main: Callable[..., None], *args: Any) -> tuple[SpawnProcess, Connection]:
     """Start a process that runs ``main(connection, *args)``, and ends with this one; returns it and our connection."""
     context = multiprocessing.get_context("spawn")
@@ -143,11 +148,6 @@ class ProcessGroup:
         self._processes = [process for process, _ in started]
         self._workers = [ProcessWorker(connection, process.name) for process, connection in started]
         weakref.finalize(self, _terminate, self._processes)
-
-    @staticmethod
-    def is_possible() -> bool:
-        """Whether this process may start others: one that ends with its parent may not."""
-        return not multiprocessing.current_process().daemon
 
     def map(self, name: str, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Results of the target's method ``name`` for these arguments. Raises ResourceError if a process has died."""

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.types import FrameEngine
+from stream_recon.app.core.worker import may_start_processes
 from stream_recon.app.result.resume import PartialResult
 from stream_recon.app.run.options import RunOptions
 from stream_recon.app.slam.mode import make_back_end
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 
     RunBackEnd: TypeAlias = OnlineBackEnd | ProcessBackEnd | OntoBackEnd
 
-PROCESS_CORES = 4
-"""CPU cores from which the back end runs in a separate process next to a GPU. On a CPU the network needs all cores."""
+PROCESS_CORES, PROCESS_CORES_BESIDE_GPU = 2, 4
+"""CPU cores from which the back end runs in processes of its own: in a thread it and the network wait for Python's
+lock. A GPU's network is delayed by little else than lack of cores."""
+PROCESS_FRAMES = 48
+"""Frames that are worth the start of the processes, which takes two seconds of a core."""
 
 
 def run_back_end(
@@ -27,7 +31,7 @@ def run_back_end(
     *,
     live: bool,
     known_intrinsics: bool,
-    process_allowed: bool,
+    frames: int | None,
 ) -> "RunBackEnd | None":
     """The back end of a run of ``engine``; None where the options ask for none.
 
@@ -35,7 +39,7 @@ def run_back_end(
         partial: the interrupted result that the run continues.
         live: the source does not wait.
         known_intrinsics: the results' focal length is exact.
-        process_allowed: it may run in a separate process, which imports the main module again.
+        frames: number of them; None: it is not known.
     """
     back_end = make_back_end(
         options.mapping,
@@ -44,7 +48,9 @@ def run_back_end(
         live=live,
         known_intrinsics=known_intrinsics,
         map_state=_map_state(partial) if partial is not None else None,
-        separate_process=process_allowed and engine.device != "cpu" and usable_cores() >= PROCESS_CORES,
+        separate_process=may_start_processes()
+        and usable_cores() >= (PROCESS_CORES if engine.device == "cpu" else PROCESS_CORES_BESIDE_GPU)
+        and (frames is None or frames >= PROCESS_FRAMES),
     )
     if options.onto is None or back_end is None:
         return back_end

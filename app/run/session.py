@@ -62,7 +62,6 @@ class Session(ExitStack):
         source: at its first frame; the caller closes it.
         open_again: opens the source again, with the same choice of frames.
         output: None: nothing is written.
-        process_allowed: the back end may run in a separate process, which imports the main module again.
 
     Raises:
         StreamReconError: the folder cannot be written, or the interrupted run cannot be continued.
@@ -75,8 +74,6 @@ class Session(ExitStack):
         open_again: Callable[[], Source],
         options: RunOptions,
         output: Output | None,
-        *,
-        process_allowed: bool = False,
     ) -> None:
         super().__init__()
         self.engine, self._options = engine, options
@@ -98,7 +95,7 @@ class Session(ExitStack):
                 partial,
                 live=source.live,
                 known_intrinsics=options.known_intrinsics or source.rig is not None,
-                process_allowed=process_allowed,
+                frames=hint,
             )
         except BaseException:
             self.close()

@@ -31,7 +31,7 @@ def make_back_end(
         known_intrinsics: the results' focal length is exact.
         map_state: end of an earlier run's map that this run continues.
         config: None: the default.
-        separate_process: run in a separate process, which imports the main module again (`multiprocessing`, spawn).
+        separate_process: run in processes of its own, whose results are the same.
     """
     if mapping == "off":
         return None

@@ -31,26 +31,19 @@ class SourceRun(ExitStack):
     """
 
     def __init__(
-        self,
-        job: RunJob,
-        observer: RunObserver,
-        cancel: Cancel | None = None,
-        listeners: Sequence[ResultListener] = (),
-        *,
-        process_allowed: bool = False,
+        self, job: RunJob, observer: RunObserver, cancel: Cancel | None = None, listeners: Sequence[ResultListener] = ()
     ) -> None:
         """
         Args:
             cancel: a request ends the run as Ctrl-C does. It ends a live recording, whose stages follow.
             listeners: get each result and each revision, in another thread.
-            process_allowed: the back end may run in a separate process, which imports the main module again.
         """
         super().__init__()
         self.job, self.observer, self.cancel = job, observer, cancel or Cancel()
         self.view: RunView | None = None
         self.following: RunJob | None = None
         """The run that has to follow this one."""
-        self._listeners, self._process_allowed = list(listeners), process_allowed
+        self._listeners = list(listeners)
 
     def run(self) -> bool:
         """All of it; returns False where it was stopped: finished frames are in the folder, to be resumed.
@@ -117,7 +110,7 @@ class SourceRun(ExitStack):
 
     def follow(self, job: RunJob) -> "SourceRun":
         """The run of ``following``. Listeners, which have had their results, get none of it."""
-        return SourceRun(job, self.observer, self.cancel, process_allowed=self._process_allowed)
+        return SourceRun(job, self.observer, self.cancel)
 
     def _open(self) -> None:
         """Open the source, and check that it is the one of an earlier run."""
@@ -147,8 +140,7 @@ class SourceRun(ExitStack):
         self.observer.on_message(f"network: {engine.precision} on {engine.device}, loaded in {seconds:.1f} s")
         info = RunInfo.from_engine(engine, self.source.name, self._recorded)
         output = Output(job.folder, info, job.overwrite or job.resume, lock, partial_result, self.limit)
-        allowed = self._process_allowed
-        with Session(engine, self.source, self._open_again, load.options, output, process_allowed=allowed) as session:
+        with Session(engine, self.source, self._open_again, load.options, output) as session:
             self.observer.on_message(f"result: {job.folder}")
             if partial_result is not None:
                 count = len(partial_result.cameras)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.types import Certainty, Intrinsics
-from stream_recon.app.core.worker import ProcessGroup, StopTest
+from stream_recon.app.core.worker import ProcessGroup, StopTest, may_start_processes
 from stream_recon.app.slam.dense.arrays import Array, Arrays, NumpyArrays
 from stream_recon.app.slam.dense.config import DEFAULT_STEREO, StereoConfig
 from stream_recon.app.slam.dense.consistency import Bounds, Neighbours, Support, support
@@ -102,7 +102,7 @@ class DenseStereo:
     @classmethod
     def on(cls, device: str, side: int, config: StereoConfig, keyframes: int) -> "DenseStereo":
         """Stereo on a device, see `arrays_for`, with processes for the cores that this one may use."""
-        most = MAX_PROCESSES if ProcessGroup.is_possible() else 1
+        most = MAX_PROCESSES if may_start_processes() else 1
         return cls(arrays_for(device), side, min(usable_cores(), most, keyframes // KEYFRAMES_PER_PROCESS), config)
 
     def close(self) -> None:

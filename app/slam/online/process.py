@@ -1,6 +1,6 @@
 """Online back end in a separate process, with two more for its background work.
 
-On a GPU, where a frame takes 30 ms, its Python code would delay the threads of the network and the writer.
+In a thread its Python code would delay the threads of the network and the writer.
 """
 
 import threading
