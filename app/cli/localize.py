@@ -26,11 +26,12 @@ from stream_recon.app.cli.options import (
 from stream_recon.app.cli.place import show_located
 from stream_recon.app.cli.view import ViewerChoice, show_all
 from stream_recon.app.core.output_file import new_text
-from stream_recon.configs.errors import InputError, OutputError
+from stream_recon.configs.errors import OutputError
 
 if TYPE_CHECKING:
     from stream_recon.app.core.types import Frame
-    from stream_recon.app.localization.localize import Localization, NotLocalized
+    from stream_recon.app.localization.localize import Localization, LocalizationMap, NotLocalized
+    from stream_recon.app.sources.source import Source
     from stream_recon.app.viewer.viewer import Viewer
 
 
@@ -58,10 +59,9 @@ def localize_command(
 
     Prints a line of the TUM format for each: time or number, position, and rotation as a quaternion, in the result's
     world and unit. An image that does not show the place gets a comment line with the reason. In a film points are
-    tracked between frames.
+    tracked between frames. A frame of 360 degrees has one pose, that of its front view.
     """
     from stream_recon.app.localization.localize import LocalizationMap, NotLocalized
-    from stream_recon.app.localization.tracking import FilmLocalizer
     from stream_recon.app.sources.frame_choice import FrameChoice
     from stream_recon.app.sources.source import open_source
 
@@ -74,19 +74,10 @@ def localize_command(
         _lines(json_file, overwrite, out) as write,
         _page(folder, ViewerChoice(host, port, keep_open=True, token=token) if viewer else None) as page,
     ):
-        if frames.rig is not None:
-            raise InputError(f"{source} is read as {len(frames.rig)} views: localize takes pictures of one camera")
-        film: FilmLocalizer | None = None
-        for frame in frames:
-            started = time.monotonic()
-            if frames.image_names is not None:
-                localization = place.localize(frame.rgb, frames.intrinsics)
-            else:
-                film = film or FilmLocalizer(place, frames.intrinsics)
-                localization = film.push(frame.rgb)
+        for frame, localization, delay in (_located if frames.rig is None else _of_rig)(place, frames):
             write(frame, localization)
             total += 1
-            delays.append(time.monotonic() - started)
+            delays.append(delay)
             if not isinstance(localization, NotLocalized):
                 here += 1
                 sigmas.append(localization.position_sigma)
@@ -106,6 +97,37 @@ def localize_command(
             err.print(f"The viewer stays open at {page.url}; Ctrl-C ends it.")
             page.wait()
     return DONE
+
+
+_Located = Iterator[tuple["Frame", "Localization | NotLocalized", float]]
+"""Frames, where they were taken, and the seconds that it took to find that."""
+
+
+def _located(place: "LocalizationMap", frames: "Source") -> _Located:
+    from stream_recon.app.localization.tracking import FilmLocalizer
+
+    film: FilmLocalizer | None = None
+    for frame in frames:
+        started = time.monotonic()
+        if frames.image_names is not None:
+            localization = place.localize(frame.rgb, frames.intrinsics)
+        else:
+            film = film or FilmLocalizer(place, frames.intrinsics)
+            localization = film.push(frame.rgb)
+        yield frame, localization, time.monotonic() - started
+
+
+def _of_rig(place: "LocalizationMap", frames: "Source") -> _Located:
+    """The frames of a panorama, after all of its views."""
+    from stream_recon.app.localization.rig_frames import RigLocalizer
+
+    rig, camera = frames.rig, frames.intrinsics
+    assert rig is not None and camera is not None, "the camera of views is known"
+    localizer, started = RigLocalizer(place, rig, camera), time.monotonic()
+    for frame in frames:
+        localizer.push(frame)
+    found = [*localizer.located()]
+    yield from ((*each, (time.monotonic() - started) / len(found)) for each in found)
 
 
 @contextmanager

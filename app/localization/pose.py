@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.transforms import invert_pose, transform_each
 from stream_recon.app.localization.config import DEFAULT_LOCALIZATION, PoseConfig
 from stream_recon.app.slam.ba.levenberg import Damping, minimise
 from stream_recon.app.slam.ba.problem import FloatArray
@@ -121,12 +121,15 @@ def fit_pose(
     camera_model: CameraModel,
     focal_sigma: float | None,
     config: PoseConfig = DEFAULT_LOCALIZATION.pose,
+    T_view_body: FloatArray | None = None,
 ) -> PoseFit:
     """Robust fit of a pose near a start, and of the focal length, unless ``focal_sigma`` is None: it is known.
 
-    ``focal_sigma``: standard deviation of the log focal length about that of ``camera_model``.
+    Args:
+        focal_sigma: standard deviation of the log focal length about that of ``camera_model``.
+        T_view_body: [M, 4, 4], of the view of each match, where the pose is that of a rig's body.
     """
-    model = _PoseAndFocal(matches, T_start, camera_model, focal_sigma, config)
+    model = _PoseAndFocal(matches, T_start, camera_model, focal_sigma, config, T_view_body)
     start = model.projected(np.array(T_start, np.float64), camera_model)
     end = minimise(model, start, _ITERATIONS, _TOLERANCE, rule=_DAMPING).state
     inliers = np.flatnonzero(end.distance < config.inlier_px)
@@ -189,7 +192,9 @@ class _PoseAndFocal:
         camera_model: CameraModel,
         focal_sigma: float | None,
         config: PoseConfig,
+        T_view_body: FloatArray | None,
     ) -> None:
+        self._T_view_body = T_view_body
         self._points, self._uv, self._focal, self._sigma = matches.points, matches.uv, camera_model.focal, focal_sigma
         self._loss_px = config.loss_px
         self._prior = config.typical_px**2 * config.correlated / (focal_sigma or 1.0) ** 2
@@ -198,8 +203,16 @@ class _PoseAndFocal:
         _, inverse, count = np.unique(matches.feature, return_inverse=True, return_counts=True)
         self._weight = 1 / count[inverse]
         # Along the image of its keyframe's ray a point is as uncertain as its depth, across it as its feature.
-        deviation = project_world(camera_model, T, matches.points + matches.spread)
-        self._rays = RayErrors(deviation - project_world(camera_model, T, matches.points), config.typical_px)
+        T_body = invert_pose(T)
+        near, far = (
+            camera_model.project(self._in_view(points @ T_body[:3, :3].T + T_body[:3, 3]))
+            for points in (matches.points, matches.points + matches.spread)
+        )
+        self._rays = RayErrors(far - near, config.typical_px)
+
+    def _in_view(self, xyz: FloatArray) -> FloatArray:
+        """Points [M, 3] of the body's axes in those of each match's view."""
+        return xyz if self._T_view_body is None else transform_each(self._T_view_body, xyz)
 
     def cost(self, state: _Projection) -> float:
         return state.cost
@@ -218,7 +231,7 @@ class _PoseAndFocal:
 
     def projected(self, T: FloatArray, camera_model: CameraModel) -> _Projection:
         """The projections from a pose [4, 4]."""
-        xyz = (self._points - T[:3, 3]) @ T[:3, :3]
+        xyz = self._in_view((self._points - T[:3, 3]) @ T[:3, :3])
         in_front = xyz[:, 2] > 1e-6
         plane = xyz[:, :2] / np.where(in_front, xyz[:, 2], 1.0)[:, None]
         error = np.where(in_front[:, None], camera_model.pixels(plane) - self._uv, BEHIND_PX)
@@ -234,7 +247,10 @@ class _PoseAndFocal:
         T, camera_model = state.T_world_camera, state.camera_model
         xyz = np.where(state.in_front[:, None], state.xyz, 1.0)
         by_point = camera_model.jacobian(xyz)
-        parts = [by_point @ so3.skew(xyz), -self.distance * by_point @ T[:3, :3].T]
+        body, by_body = xyz, by_point
+        if self._T_view_body is not None:
+            body, by_body = (self._points - T[:3, 3]) @ T[:3, :3], by_point @ self._T_view_body[:, :3, :3]
+        parts = [by_body @ so3.skew(body), -self.distance * by_body @ T[:3, :3].T]
         if self._sigma:
             parts.append((camera_model.distorted(xyz[:, :2] / xyz[:, 2:]) * camera_model.focal)[:, :, None])
         J = np.concatenate(parts, axis=2)

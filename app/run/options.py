@@ -87,7 +87,9 @@ class RunOptions:
 
         Raises ConfigError.
         """
-        for option, is_given in (("--publish", self.publish), ("--poses", self.poses), ("--onto", self.onto)):
+        # Metres by the distance of the cameras would not be those of the other result.
+        onto = None if rig.is_central else self.onto
+        for option, is_given in (("--publish", self.publish), ("--poses", self.poses), ("--onto", onto)):
             if is_given:
                 raise ConfigError(f"{option} is for one camera, and {name} is read as {len(rig)} views")
         if self.scale_from is not None and not rig.is_central:

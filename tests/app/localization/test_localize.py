@@ -6,10 +6,12 @@ import cv2
 import numpy as np
 import pytest
 
+from stream_recon.app.core.rig import VIEW_STRIDE, Rig
 from stream_recon.app.core.transforms import Similarity, rotation_angle_deg
-from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.core.types import Frame, Intrinsics
 from stream_recon.app.localization.config import DEFAULT_LOCALIZATION
 from stream_recon.app.localization.localize import Localization, LocalizationMap, NotLocalized
+from stream_recon.app.localization.rig_frames import RigLocalizer
 from stream_recon.app.localization.tracking import FilmLocalizer
 from stream_recon.app.result.feature_map import MAP_NAME, read_map
 from stream_recon.app.result.folder import read_result
@@ -70,6 +72,33 @@ def test_other_places_are_refused(place: tuple[LocalizationMap, Similarity, Path
         assert isinstance(here.localize(np.repeat(foreign[..., None], 3, axis=2)), NotLocalized)
     blank = here.localize(np.full((SIZE[1], SIZE[0], 3), 128, np.uint8))
     assert isinstance(blank, NotLocalized) and "texture" in blank.reason
+
+
+def test_frames_of_a_rig_have_one_pose_by_all_views(place: tuple[LocalizationMap, Similarity, Path]) -> None:
+    here, S, _ = place
+    yaws = (0.0, 0.5, np.pi)
+    rig = Rig.of_turns(("front", "right", "back"), np.array([pose((0, 0, 0), yaw)[:3, :3] for yaw in yaws]))
+    frames = RigLocalizer(here, rig, KNOWN)
+    blank, foreign = np.full((SIZE[1], SIZE[0], 3), 128, np.uint8), picture(queries()[2], draw=3)[0]
+    for view, turned in enumerate(rig.T_body_view):
+        shown = [picture(T @ turned, draw=3)[0] for T in queries()] + [
+            blank,
+            foreign if view == 1 else picture(queries()[0] @ turned)[0],
+        ]
+        for number, rgb in enumerate(shown):
+            frames.push(Frame(view * VIEW_STRIDE + number, number / 10, rgb))
+    found = [*frames.located()]
+    assert [(frame.index, frame.timestamp) for frame, _ in found] == [(k, k / 10) for k in range(5)]
+    alone = [here.localize(picture(T, draw=3)[0], KNOWN) for T in queries()]
+    for T, (_, both), one in zip(queries(), found[:3], alone, strict=True):
+        assert isinstance(both, Localization) and isinstance(one, Localization) and both.inliers > one.inliers
+        mine = S.move_pose(both.T_world_camera)
+        off = np.linalg.norm(mine[:3, 3] - T[:3, 3])
+        assert (
+            off < min(0.04, 3 * S.scale * both.position_sigma) and rotation_angle_deg(mine[:3, :3].T @ T[:3, :3]) < 0.7
+        )
+    for (_, other), reason in zip(found[3:], ("texture", "views show different places"), strict=True):
+        assert isinstance(other, NotLocalized) and reason in other.reason
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.core.transforms import rotation_angle_deg
+from stream_recon.app.core.transforms import rotation_angle_deg, transform_each
 from stream_recon.app.localization.pose import Correspondences, agreeing_share, fit_pose, ransac_pose
 from stream_recon.app.slam.frame_data import project_world
 
@@ -69,6 +69,27 @@ def test_uncertain_depths_count_across_their_rays_only() -> None:
         alike.append(errors(fit_pose(replace(found, spread=0 * found.spread), POSE, LENSES[0], None).T_world_camera)[0])
     assert np.mean(weighted) < 0.9 * np.mean(alike)
     assert (np.array(weighted) < 2 * np.array(sigmas)).all()
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.3])
+def test_all_views_of_a_rig_tell_its_pose(apart: float) -> None:
+    turns = np.array([[0.0, angle, 0.0] for angle in (0.0, np.pi / 2, np.pi, -np.pi / 2)])
+    T_view_body = np.tile(np.eye(4), (4, 1, 1))
+    T_view_body[:, :3, :3], T_view_body[:, 0, 3] = so3.exp(turns), apart
+    random, lens = np.random.default_rng(2), replace(LENSES[0], focal=120.0)
+    points = random.uniform((-5, -2, -5), (5, 2, 5), (400, 3))
+    view = random.integers(0, 4, 400)
+    T = T_view_body[view] @ np.linalg.inv(POSE)
+    uv = lens.project(transform_each(T, points)) + 0.4 * random.normal(size=(400, 2))
+    shown = np.isfinite(uv).all(axis=1) & ((uv > 0) & (uv < (320, 240))).all(axis=1)
+    uv[:40] = random.uniform((0, 0), (320, 240), (40, 2))
+    found = Correspondences(np.arange(400), uv, points, 0.01 * points, view).take(np.flatnonzero(shown))
+    start = POSE.copy()
+    start[:3, 3] += 0.2
+    start[:3, :3] = start[:3, :3] @ so3.exp(np.array([0.0, 0.05, 0.0]))
+    fit = fit_pose(found, start, lens, None, T_view_body=T_view_body[view[shown]])
+    moved, turned = errors(fit.T_world_camera)
+    assert moved < min(0.03, 3 * fit.sigmas[0]) and turned < min(0.2, 3 * fit.sigmas[1])
 
 
 def test_a_pose_that_loses_its_matches_is_noticed() -> None:

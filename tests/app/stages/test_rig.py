@@ -201,11 +201,16 @@ def test_what_is_for_one_camera_is_refused_by_name(folder: Path, tmp_path: Path)
 
 def test_a_rig_that_gives_metres_needs_no_other_scale() -> None:
     options = RunOptions(scale_from="height:1.5")
-    options.check_rig(Rig.of_turns(("front", "side"), np.array([np.eye(3), TURN])), "film")
+    turned, apart = (
+        Rig.of_turns(("front", "side"), np.array([np.eye(3), TURN])),
+        Rig(("a", "b"), np.array([np.eye(4), STEREO])),
+    )
+    for given in (options, RunOptions(onto=Path("other"))):
+        given.check_rig(turned, "film")
     with pytest.raises(ConfigError, match="--onto is for one camera"):
-        RunOptions(onto=Path("other")).check_rig(Rig.of_turns(("front", "side"), np.array([np.eye(3), TURN])), "film")
+        RunOptions(onto=Path("other")).check_rig(apart, "film")
     with pytest.raises(ConfigError, match="use --rig or --scale-from"):
-        options.check_rig(Rig(("cam0", "cam1"), np.array([np.eye(4), STEREO])), "film")
+        options.check_rig(apart, "film")
 
 
 @pytest.mark.parametrize("damage", [{"scales": ["a"]}, {"scales": [1.0]}, {"scales": [1.0, float("nan")]}, {}, 3])
