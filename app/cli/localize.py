@@ -121,11 +121,11 @@ def _of_rig(place: "LocalizationMap", frames: "Source") -> _Located:
     """The frames of a panorama, after all of its views."""
     from stream_recon.app.localization.rig_frames import RigLocalizer
 
-    rig, camera = frames.rig, frames.intrinsics
-    assert rig is not None and camera is not None, "the camera of views is known"
-    localizer, started = RigLocalizer(place, rig, camera), time.monotonic()
+    assert frames.rig is not None
+    localizer, started = RigLocalizer(place, frames.rig), time.monotonic()
     for frame in frames:
-        localizer.push(frame)
+        assert frames.intrinsics is not None, "the camera of views is known"
+        localizer.push(frame, frames.intrinsics)
     found = [*localizer.located()]
     yield from ((*each, (time.monotonic() - started) / len(found)) for each in found)
 

@@ -69,7 +69,7 @@ def _sources(result: "ResultFolder") -> Iterator["SourceLayer"]:
 
     options = result.run.get("options")
     parts: Any = options.get(PARTS) if isinstance(options, dict) else None
-    if not isinstance(parts, list):
+    if not isinstance(parts, list) or result.rig is not None:  # views of all sources follow one another
         return
     firsts = [int(part["first"]) for part in parts]
     index = np.array([camera.index for camera in result.cameras])

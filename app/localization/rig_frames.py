@@ -38,19 +38,20 @@ class _Moment:
 class RigLocalizer:
     """Localizes the frames of a rig, whose views come one after the other."""
 
-    def __init__(self, place: LocalizationMap, rig: Rig, intrinsics: Intrinsics) -> None:
-        """``rig``: in the unit of the place; ``intrinsics``: of all views, in their pixels."""
-        self._place, self._T_view_body, self._intrinsics = place, invert_pose(rig.T_body_view), intrinsics
+    def __init__(self, place: LocalizationMap, rig: Rig) -> None:
+        """``rig``: in the unit of the place."""
+        self._place, self._T_view_body = place, invert_pose(rig.T_body_view)
         self._moments = dict[int, _Moment]()
         self._scale = Scale(1.0, (1, 1))
 
-    def push(self, frame: Frame) -> None:
-        """Take in one view of a frame."""
+    def push(self, frame: Frame, intrinsics: Intrinsics) -> None:
+        """Take in one view of a frame. ``intrinsics``: in its pixels, the same of all views."""
         view, number = divmod(frame.index, VIEW_STRIDE)
         small = replace(frame, index=number, rgb=reduced_image(frame.rgb, KEPT_SIDE), mask=None)
         moment = self._moments.setdefault(number, _Moment(small))
         self._scale = scale = Scale.from_source_size((frame.rgb.shape[1], frame.rgb.shape[0]))
-        found = self._place.find(scale.grey(frame.rgb), scale, scaled_camera(self._intrinsics, scale))
+        self._camera = scaled_camera(intrinsics, scale)
+        found = self._place.find(scale.grey(frame.rgb), scale, self._camera)
         if isinstance(found, NotLocalized):
             moment.why_not.append(found.reason)
         else:
@@ -67,9 +68,8 @@ class RigLocalizer:
         config, scale = self._place.config, self._scale
         matched = reduce(Correspondences.with_more, (_of_view(found.matched, view) for view, found in moment.located))
         T = np.concatenate([np.tile(self._T_view_body[view], (len(f.matched), 1, 1)) for view, f in moment.located])
-        camera = scaled_camera(self._intrinsics, scale)
         starts = [found.fit.T_world_camera @ self._T_view_body[view] for view, found in moment.located]
-        fits = [fit_pose(matched, start, camera, None, config.pose, T) for start in starts]
+        fits = [fit_pose(matched, start, self._camera, None, config.pose, T) for start in starts]
         fit = max(fits, key=lambda each: len(each.inliers))
         if len(fit.inliers) < AGREEING * len(matched):
             return NotLocalized("its views show different places")

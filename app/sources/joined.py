@@ -1,10 +1,11 @@
-"""Several sources as one: their frames follow each other, each source as a segment of its own.
+"""Several sources as one: their frames follow each other, each source as a segment of its own, or each of its views.
 
 Where cameras differ, all frames are converted to one pinhole camera.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby, islice
 from typing import Any
 
 import cv2
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.rig import view_of
 from stream_recon.app.core.types import Frame, Intrinsics
 from stream_recon.app.sources.readers import FrameRange, Reader
 from stream_recon.app.sources.source import Source
@@ -85,32 +87,41 @@ class JoinedPart:
 
 
 class JoinedReader(Reader):
-    """Reads the parts one after the other. Raises InputError where one cannot be opened, when it is reached."""
+    """Reads the parts one after the other, of rigs first one view of all. Raises InputError where one cannot be opened,
+    when it is reached."""
 
     def __init__(self, parts: Sequence[JoinedPart], name: str) -> None:
         super().__init__(name, 1.0)
         self._parts = list(parts)
-        self._open: Source | None = None
         self._number = -1
         self._frame: Frame | None = None
+        self._films = [self._film(number) for number in range(len(parts))]
         self._pending = self._frames()
 
     def _frames(self) -> Iterator[Frame]:
-        for number, part in enumerate(self._parts):
-            self._number = number
-            with part.open() as source:
-                self._open = source
-                if number:
-                    self.segments.append(FrameRange(part.first, part.start, f"start of {source.name}"))
-                yield from source
-                self.damaged += source.damaged
+        views = [groupby(film, lambda frame: view_of(frame.index)) for film in self._films]
+        ended = False
+        while not ended:
+            ended = True
+            for self._number, view in enumerate(views):
+                for _, frames in islice(view, 1):
+                    ended = False
+                    yield from frames
+
+    def _film(self, number: int) -> Generator[Frame, None, None]:
+        part = self._parts[number]
+        with part.open() as source:
+            if number:
+                self.segments.append(FrameRange(part.first, part.start, f"start of {source.name}"))
+            yield from source
+            self.damaged += source.damaged
 
     def grab(self) -> tuple[int, float] | None:
         self._frame = next(self._pending, None)
         if self._frame is None:
             return None
         part = self._parts[self._number]
-        self.segment = self._number
+        self.segment = view_of(self._frame.index) * len(self._parts) + self._number
         return part.first + self._frame.index, part.start + self._frame.timestamp
 
     def retrieve(self) -> NDArray[np.uint8] | None:
@@ -126,5 +137,5 @@ class JoinedReader(Reader):
         return np.asarray(change.map(rgb, sides, change.size, cv2.INTER_LINEAR), np.uint8)
 
     def close(self) -> None:
-        if self._open is not None:
-            self._open.close()
+        for film in self._films:
+            film.close()

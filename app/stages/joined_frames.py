@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import correct_depth
+from stream_recon.app.core.rig import VIEW_STRIDE, view_of
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.localization.config import DEFAULT_LOCALIZATION
@@ -30,12 +31,12 @@ from stream_recon.app.result.run_record import (
     REFINEMENT,
     RUN_NAME,
     VERDICT,
+    VIEWS,
     now_text,
     program_version,
 )
 from stream_recon.app.run.health import HealthMonitor, recorded_pictures
 from stream_recon.app.sources.joined import CameraChange
-from stream_recon.configs.errors import InputError
 
 MAX_FOCAL_CHANGE = 0.15
 """Difference of log focal lengths, by each result's own refinement, above which there are two cameras: a walk straight
@@ -57,8 +58,6 @@ class MergeInput:
         """Raises OutputError, and InputError where the result has no map."""
         result = read_result(folder)
         result.check_frames("merge")
-        if result.rig is not None:
-            raise InputError(f"{folder} has the views of a rig, which are not merged: merge results of single cameras")
         LocalizationMap.open(folder)
         return MergeInput(result)
 
@@ -118,10 +117,10 @@ def write_joined(
     cameras: list[FrameCamera] = []
     parts: list[dict[str, Any]] = []
     total = sum(len(each.result) for each, _ in chosen)
-    first, start, without_depth = 0, 0.0, 0
+    first, start, without_depth, count = 0, 0.0, 0, len(chosen)
     with output_errors(work):
         (work / DEPTH_FOLDER).mkdir(exist_ok=True)
-    for segment, ((each, place), change) in enumerate(zip(chosen, changes, strict=True)):
+    for number, ((each, place), change) in enumerate(zip(chosen, changes, strict=True)):
         S = place.S_first_own
         parts.append(
             {
@@ -134,15 +133,16 @@ def write_joined(
             }
         )
         for camera in each.result.cameras:
-            joined = _joined_camera(camera, S, change, (first, start, segment))
+            joined = _joined_camera(camera, S, change, (first, start, view_of(camera.index) * count + number))
             if depth_path(each.result.folder, camera.index).exists():
                 write_depth(work, _joined_frame(each.result, camera, joined, S.scale, change))
             else:
                 without_depth += 1
             cameras.append(joined)
             on_progress(len(cameras), total)
-        first = cameras[-1].index + 1
+        first = cameras[-1].index % VIEW_STRIDE + 1
         start = cameras[-1].timestamp + PAUSE_SECONDS
+    cameras.sort(key=lambda camera: camera.index)  # as the joined source has them
     with FolderChange(work) as cameras_change:
         change_cameras(cameras_change, cameras, 0)
         cameras_change.commit()
@@ -216,7 +216,7 @@ def _record(
     inputs: Sequence[MergeInput], parts: Sequence[dict[str, Any]], cameras: Sequence[FrameCamera], without_depth: int
 ) -> dict[str, Any]:
     """The ``run.json`` of a merged result before refinement."""
-    runs = [each.result.run for each in inputs]
+    runs, rig = [each.result.run for each in inputs], inputs[0].result.rig
     dropped = (REFINEMENT, DENSE, MESH, METRIC_SCALE, VERDICT, ONLINE)
     kept = {key: value for key, value in runs[0].items() if key not in dropped}
     counts = ("read", "reconstructed", "keyframes", "dropped", "damaged", "blank")
@@ -237,6 +237,6 @@ def _record(
         "focal_change": None,
         "resumed": [],
         "warnings": [],
-        "options": {"source": None, PARTS: list(parts)},
+        "options": {"source": None, PARTS: list(parts), **({} if rig is None else {VIEWS: rig.to_json()})},
         "revisions": {"cameras": 0, "trajectory": 0, "points": 0},
     }

@@ -60,6 +60,7 @@ def merge_results(
     check_output(target, overwrite=False)
     _remove_stale(target)
     inputs = [MergeInput.open(folder) for folder in folders]
+    _check_views(inputs)
     placed = _place(inputs, observer)
     work = temporary_name(target)
     try:
@@ -76,6 +77,18 @@ def merge_results(
         shutil.rmtree(work, ignore_errors=True)
     left_out = [each.name for number, each in enumerate(inputs) if number not in placed]
     return MergeReport(target, [each.name for each, _ in chosen], left_out, frames)
+
+
+def _check_views(inputs: Sequence[MergeInput]) -> None:
+    """Raises InputError: the results have other views, or metres by the distance of their cameras."""
+    first = inputs[0].result.rig
+    for each in inputs:
+        rig = each.result.rig
+        if rig is not None and not rig.is_central:
+            raise InputError(f"{each.name} is in metres by the distance of its cameras: such rigs are not merged")
+        if (rig is None) != (first is None) or (rig and first and rig.to_json() != first.to_json()):
+            both = f"{inputs[0].name} and {each.name}"
+            raise InputError(f"{both} have different views: films of 360 degrees are merged with their like alone")
 
 
 def _place(inputs: Sequence[MergeInput], observer: RunObserver) -> Mapping[int, PlacedResult]:

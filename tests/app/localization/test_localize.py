@@ -78,7 +78,7 @@ def test_frames_of_a_rig_have_one_pose_by_all_views(place: tuple[LocalizationMap
     here, S, _ = place
     yaws = (0.0, 0.5, np.pi)
     rig = Rig.of_turns(("front", "right", "back"), np.array([pose((0, 0, 0), yaw)[:3, :3] for yaw in yaws]))
-    frames = RigLocalizer(here, rig, KNOWN)
+    frames = RigLocalizer(here, rig)
     blank, foreign = np.full((SIZE[1], SIZE[0], 3), 128, np.uint8), picture(queries()[2], draw=3)[0]
     for view, turned in enumerate(rig.T_body_view):
         shown = [picture(T @ turned, draw=3)[0] for T in queries()] + [
@@ -86,7 +86,7 @@ def test_frames_of_a_rig_have_one_pose_by_all_views(place: tuple[LocalizationMap
             foreign if view == 1 else picture(queries()[0] @ turned)[0],
         ]
         for number, rgb in enumerate(shown):
-            frames.push(Frame(view * VIEW_STRIDE + number, number / 10, rgb))
+            frames.push(Frame(view * VIEW_STRIDE + number, number / 10, rgb), KNOWN)
     found = [*frames.located()]
     assert [(frame.index, frame.timestamp) for frame, _ in found] == [(k, k / 10) for k in range(5)]
     alone = [here.localize(picture(T, draw=3)[0], KNOWN) for T in queries()]
