@@ -4,7 +4,6 @@ The image of one view has that view's errors of pose and depth; a mean of many h
 within images, so each image is first brought to the mean colours of the mesh by a smooth correction.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -28,6 +27,11 @@ class Texels:
     xyz: FloatArray  # [K, 3]
     sums: FloatArray  # [K, 3] weighted colours
     weight: FloatArray  # [K]
+
+    def split(self, count: int) -> "list[Texels]":
+        """Parts that share their sums with this one."""
+        arrays = (self.pixel, self.triangle, self.xyz, self.sums, self.weight)
+        return [Texels(*part) for part in zip(*(np.array_split(values, count) for values in arrays), strict=True)]
 
 
 def image_texels(
@@ -94,24 +98,16 @@ def levelled_image(view: SourceView, mesh: Mesh, shown: NDArray[np.bool_], confi
     return np.asarray(np.rint(view.image + amount).clip(0, 255), np.uint8)
 
 
-def add_view(
-    texels: Sequence[Texels],
-    view: SourceView,
-    image: NDArray[np.uint8],
-    quality: NDArray[np.floating],
-    config: BlendConfig,
-) -> None:
-    """Add a view's levelled image to the sums. ``quality``: [M] of each triangle of the mesh, 0 where not shown."""
-    weight = np.asarray(quality, np.float32) ** config.power
+def add_view(texels: Texels, view: SourceView, image: NDArray[np.uint8], weight: FloatArray) -> None:
+    """Add a view's levelled image to the sums. ``weight``: [M] of each triangle of the mesh, 0 where not shown."""
     limit = np.array(image.shape[1::-1], np.float32) - 1
-    for part in texels:
-        some = np.flatnonzero(weight[part.triangle] > 0)
-        if not len(some):
-            continue
-        projection = project_vertices(part.xyz[some], view.T_world_camera, view.camera)
-        factor = weight[part.triangle[some]]
-        part.sums[some] += sampled(image, projection.xy.clip(0, limit)) * factor[:, None]
-        part.weight[some] += factor
+    factor = weight[texels.triangle]
+    some = np.flatnonzero(factor > 0)
+    if len(some):
+        projection = project_vertices(texels.xyz[some], view.T_world_camera, view.camera)
+        factor = factor[some]
+        texels.sums[some] += sampled(image, projection.xy.clip(0, limit)) * factor[:, None]
+        texels.weight[some] += factor
 
 
 def blend(image: NDArray[np.uint8], texels: Texels, padding: int) -> None:

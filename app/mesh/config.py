@@ -147,8 +147,8 @@ class LabelConfig:
     """Views that a triangle may take: its best ones."""
     seam_cost: float = 0.3
     """Cost of a seam along an edge of mean length, in units of the best score."""
-    iterations: int = 60
-    """Iterations of belief propagation, more than until it hardly changes."""
+    iterations: int = 20
+    """Iterations of belief propagation: 60 lower the energy by 1 to 3 % more and change 1 to 2 % of the triangles."""
     damping: float = 0.4
     """Share of the last message that is kept, which ends oscillations."""
     forbidden_cost: float = 1e3

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,12 +116,14 @@ def textured(
         texels = list(
             pool.map(lambda p: image_texels(packing.sizes[p.image], p.pixel, p.faces, p.xyz, p.numbers), parts)
         )
+        chunks = [chunk for some in texels for chunk in some.split(usable_cores())]
         # Two views at once: one of 12 megapixels takes .5 GB.
         for number, (view, image) in enumerate(in_order(pool, prepared, enumerate(scored.cameras), ahead=1)):
             report(0.8 + 0.18 * number / len(scored.cameras))
             if number in chosen:
                 copy_patches(atlas, packing, np.flatnonzero(patches.view == chosen.index(number)), image)
-            add_view(texels, view, image, scored.scores[number], config.blend)
+            weight = np.asarray(scored.scores[number], np.float32) ** config.blend.power
+            list(pool.map(add_view, chunks, repeat(view), repeat(image), repeat(weight)))
         textured_parts = list(pool.map(finished, parts, texels))
     report(1.0)
     return TexturedMesh(textured_parts, untextured, len(np.unique(patches.view)), scored.covered)

@@ -6,6 +6,7 @@ Only blocks near surfaces are stored, found by a hash table (Niessner et al., 20
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class Volume:
     """TSDF volume: distances and colours at lattice points with spacing ``voxel``.
 
     Attributes:
-        blocks: [N, 3] block coordinates; the first ones are in use, see `cells`.
+        blocks: [N, 3] block coordinates, see `cells`.
         distance: [N, 512] in units of the truncation.
         weight: [N, 512], 0 without observations.
         frames: [N, 512] number of frames that observed a voxel, up to 255.
@@ -83,6 +84,7 @@ class Volume:
         surfaces = _Surfaces.of(view.depth)
         if slots is None:
             slots = self.allocate(view)
+        self._grow()
         if self._pool is None:
             return self._integrate(view, surfaces, slots)
         parts = np.array_split(slots, max(1, min(usable_cores(), len(slots) // MIN_BLOCKS)))
@@ -159,28 +161,31 @@ class Volume:
         if len(new) > room:
             self.full, new = True, new[:room]
         if len(new):
-            self._allocate(new)
+            count = len(self._slots)
+            self._slots.update(zip(new.tolist(), range(count, count + len(new)), strict=True))
             slots = np.array([self._slots.get(key, -1) for key in near_blocks.tolist()], np.intp)
         return slots[slots >= 0]
 
-    def _allocate(self, keys: NDArray[np.int64]) -> None:
-        count = len(self._slots)
-        self._slots.update(zip(keys.tolist(), range(count, count + len(keys)), strict=True))
-        if count + len(keys) > len(self.blocks):
-            room = min(max(2 * len(self.blocks), count + len(keys), 1024), self._max_blocks)
-            for name in ("blocks", "distance", "weight", "frames", "rgb"):
-                old = getattr(self, name)
-                grown = np.zeros((room, *old.shape[1:]), old.dtype)
-                grown[:count] = old[:count]
-                setattr(self, name, grown)
+    def _grow(self) -> None:
+        """Make room in the arrays for the blocks that were allocated since."""
+        count, total = len(self.blocks), len(self._slots)
+        if count == total:
+            return
+        for name in ("blocks", "distance", "weight", "frames", "rgb"):
+            old = getattr(self, name)
+            grown = np.zeros((total, *old.shape[1:]), old.dtype)
+            grown[:count] = old
+            setattr(self, name, grown)
+        keys = np.fromiter(islice(self._slots, count, None), np.int64)
         half = 1 << (BITS - 1)
         cells = np.stack([keys >> (2 * BITS), keys >> BITS, keys], axis=1) & ((1 << BITS) - 1)
-        self.blocks[count : count + len(keys)] = cells - half
+        self.blocks[count:] = cells - half
 
     @property
     def cells(self) -> NDArray[np.int64]:
         """Coordinates [N, 3] of the allocated blocks, in blocks."""
-        return self.blocks[: len(self._slots)]
+        self._grow()
+        return self.blocks
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,8 @@ def test_the_mean_of_views_has_less_noise_than_one() -> None:
     texels = image_texels((WIDTH, HEIGHT), corners, faces, xyz, np.arange(2))
     assert len(texels.pixel) == WIDTH * HEIGHT
     for seed in range(9):
-        add_view([texels], view(stripes(20, seed)), stripes(20, seed), np.ones(2), BlendConfig())
-    add_view([texels], view(stripes(20, 9)), np.full((HEIGHT, WIDTH, 3), 255, np.uint8), np.zeros(2), BlendConfig())
+        add_view(texels, view(stripes(20, seed)), stripes(20, seed), np.ones(2, np.float32))
+    add_view(texels, view(stripes(20, 9)), np.full((HEIGHT, WIDTH, 3), 255, np.uint8), np.zeros(2, np.float32))
     atlas = stripes(20, 0)
     before = np.abs(atlas - stripes(0, 0).astype(float)).mean()
     blend(atlas, texels, 2)
