@@ -21,22 +21,20 @@ from numpy.typing import NDArray
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import ORIENTATIONS
 from stream_recon.app.sources.matroska import matroska_tracks
-from stream_recon.app.sources.panorama import LAYOUTS, PART, ROUND, kind_in_xml
+from stream_recon.app.sources.panorama import CUBE, LAYOUTS, MESH, PART, ROUND, kind_in_xml
 
 LIBRARY_SECONDS = 20.0
 """Time that MediaInfo gets for a file: most take a tenth of a second, some damaged ones it reads for ever."""
-MAX_BOXES = 10_000
-"""Boxes of a level that are read, against damaged files; videos have fewer than 100."""
-MAX_TABLE_BYTES = 1 << 20
-"""Bytes of a box that are read: edit lists and sample descriptions have some kilobytes."""
+MAX_BOXES, MAX_TABLE_BYTES = 10_000, 1 << 20
+"""Boxes of a level and bytes of a box that are read, against damaged files; videos have below 100, and kilobytes."""
 FIRST_SAMPLES = 64
 """Samples in which the earliest time is looked for: more than a decoder reorders."""
 SPHERICAL = bytes.fromhex("ffcc8263f8554a938814587a02521fdd")
 """Id of the box of Spherical Video V1, by Google."""
 PROJECTIONS = {
     b"equi": ROUND,
-    b"cbmp": "a cube map of 360 degrees",
-    b"mshp": "a picture for a dome or headset (VR180)",
+    b"cbmp": CUBE,
+    b"mshp": MESH,
     b"hequ": "a picture for a headset (VR180)",
     b"fish": "a fish-eye picture for a headset",
     b"prim": "an immersive picture for a headset",
@@ -336,6 +334,8 @@ def _kind(entry: FileBox) -> str:
 
 def _shape(box: FileBox) -> bytes:
     """Name of a projection of Spherical Video V2; ``equi part`` where the bounds of `equi` leave out a part."""
+    if box.name == b"cbmp" and any(box.content[4:12]):
+        return b"cbmp of another layout than 0, or with padding"
     return b"equi part" if box.name == b"equi" and any(box.content[4:20]) else box.name
 
 

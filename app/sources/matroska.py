@@ -37,8 +37,8 @@ MAX_VALUE_BYTES = 20
 
 
 def matroska_tracks(file: BinaryIO, end: int) -> list[tuple[int, list[str]]]:
-    """Number of the projection of each video track (0: a pinhole camera's; -1: a part of a panorama), and what is not
-    applied in it or its film.
+    """Number of the projection of each video track (0: a pinhole camera's; -1: a part of a panorama; -2: a cube map of
+    an unknown layout), and what is not applied in it or its film.
 
     ``end``: bytes of the file.
     """
@@ -55,7 +55,7 @@ def matroska_tracks(file: BinaryIO, end: int) -> list[tuple[int, list[str]]]:
         elif not name and number not in LEVELS[level][1]:
             notes.append(f"its element {number:X} in {LEVELS[level][0]} is unknown and not applied")
     return [
-        (-1 if projection == 1 and bounds else projection, of_film + notes)
+        ({1: -1, 2: -2}.get(projection, projection) if bounds else projection, of_film + notes)
         for (kind, projection, bounds), notes in found
         if kind == 1
     ]

@@ -2,17 +2,19 @@
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from mimetypes import guess_type
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import input_errors
 from stream_recon.app.sources.capture import capture_frame_count, open_capture
 from stream_recon.app.sources.containers import VideoTrack, film
+from stream_recon.app.sources.cube_maps import EQUIRECTANGULAR, SphereLayout, find_layout, may_be_round
 from stream_recon.app.sources.exif import read_exif
 from stream_recon.app.sources.growing import GrowingVideoReader, is_growing
 from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, read_image, readable_suffixes
@@ -26,7 +28,7 @@ from stream_recon.app.sources.image_files import (
     unreadable_images,
 )
 from stream_recon.app.sources.live import LIVE_LIMITS, LiveLimits, LiveReader
-from stream_recon.app.sources.panorama import ASPECT, CONTENT, ROUND, is_equirectangular, kind_by_file, refusal
+from stream_recon.app.sources.panorama import CONTENT, ROUND, SPHERES, is_equirectangular, kind_by_file, refusal
 from stream_recon.app.sources.readers import ImageReader, Reader, VideoReader
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
 from stream_recon.app.sources.scan_folder import ScanReader, is_scan
@@ -41,42 +43,42 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 """Pattern of a parameter that gives access, in the path or query of an address."""
-
-
 FIRST_FRAMES = 60
 """Frames of a film among which one is looked for that shows something: films begin with black."""
 
 
-def shows_panorama(spec: str) -> bool:
-    """Whether a film, photograph or folder of photographs is equirectangular, by its metadata or its first picture."""
+def layout_of(spec: str) -> SphereLayout | None:
+    """Layout of a film, photograph or folder of photographs of 360 degrees, by its metadata or its first picture; None:
+    it is none that is read."""
     path = Path(spec).expanduser()
     with suppress(OSError, InputError):
         if path.is_dir() and not is_recording(path) and not is_scan(str(path)):
-            images = images_below(path)[1]
-            return bool(images) and _is_panorama(images[0])
-        return path.is_file() and not is_recording(path) and _is_panorama(path)
-    return False
+            path = next(iter(images_below(path)[1]), path)
+        return _layout(path) if path.is_file() and not is_recording(path) else None
+    return None
 
 
-def _is_panorama(path: Path) -> bool:
-    if kind := kind_by_file(path):
-        return kind == ROUND
-    if path.suffix.lower() in IMAGE_SUFFIXES | readable_suffixes():
-        size = read_exif(path).size  # most photographs need not be decoded
-        rgb = None if size is not None and not _is_two_to_one(max(size), min(size)) else read_image(path)
-        return rgb is not None and is_equirectangular(rgb)
-    tracks = film(path).tracks
-    if not tracks or tracks[0].refused or not _is_two_to_one(*tracks[0].size):
-        return bool(tracks) and tracks[0].refused == ROUND
-    capture = open_capture(path, path.name)
-    frames = (capture.read()[1] for _ in range(FIRST_FRAMES))
-    first = next((frame for frame in frames if frame is not None and frame.std() > CONTENT), None)
-    capture.release()
-    return first is not None and is_equirectangular(np.asarray(first, np.uint8))
+def _layout(path: Path) -> SphereLayout | None:
+    is_image = path.suffix.lower() in IMAGE_SUFFIXES | readable_suffixes()
+    tracks = () if is_image else film(path).tracks[:1]
+    kind = next((track.refused for track in tracks), "") or kind_by_file(path)
+    sizes = [read_exif(path).size] if is_image else [track.size for track in tracks]
+    if kind == ROUND:
+        return EQUIRECTANGULAR
+    # Most photographs and films need not be decoded.
+    if kind not in SPHERES and (kind or not may_be_round(sizes)):
+        return None
+    rgb = read_image(path) if is_image else _first_frame(path)
+    if rgb is None or (not kind and is_equirectangular(rgb)):
+        return None if rgb is None else EQUIRECTANGULAR
+    return find_layout(rgb, is_stated=bool(kind))
 
 
-def _is_two_to_one(width: int, height: int) -> bool:
-    return abs(width - 2 * height) <= ASPECT * width
+def _first_frame(path: Path) -> NDArray[np.uint8] | None:
+    """The first frame of a film that shows something. Raises InputError."""
+    with closing(VideoReader(open_capture(path, path.name), path.name, path)) as reader:
+        frames = (reader.retrieve() for _ in range(FIRST_FRAMES) if reader.grab() is not None)
+        return next((rgb for rgb in frames if rgb is not None and rgb.std() > CONTENT), None)
 
 
 def open_reader(
@@ -126,7 +128,7 @@ def _open_pattern_or_camera(spec: str, fps: float | None, reconnect: float, limi
 
 def _check_kind(name: str, kind: str, *, is_panorama: bool) -> None:
     """Refuse frames of a kind that no pinhole camera shows; panoramas where they are not wanted. Raises InputError."""
-    if kind and not (is_panorama and kind == ROUND):
+    if kind and not (is_panorama and kind in SPHERES):
         raise InputError(refusal(name, kind))
 
 

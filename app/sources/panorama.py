@@ -10,15 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import open_regular
+from stream_recon.app.sources.cube_maps import EVEN, TEXTURE, grey_at, has_aspect, is_cube_map
 
-ROUND = "a panorama of 360 degrees"
-"""Name of equirectangular pictures."""
-PART = "a part of a panorama of 360 degrees"
-"""Name of such pictures that are cropped."""
+ROUND, PART = "a panorama of 360 degrees", "a part of a panorama of 360 degrees"
+"""Names of equirectangular pictures, and of such that are cropped."""
 LAYOUTS = ("", "two views one above the other", "two views side by side", "two views", "two views side by side")
 """Kinds of stereo pictures by their number in Spherical Video V2."""
 ABOVE, BESIDE = LAYOUTS[1:3]
-CUBE, FISHEYES, FISHEYE = "a cube map of 360 degrees", "two fish-eye pictures", "a round picture of a fish-eye lens"
+CUBE = "a cube map of 360 degrees whose faces join in no known order"
+MESH = "a picture for a dome or headset (VR180)"
+FISHEYES, FISHEYE = "two fish-eye pictures", "a round picture of a fish-eye lens"
+SPHERES = {ROUND, CUBE, MESH}  # may be read as views
 SUFFIXES = {
     ".360": ("the two lenses of a GoPro MAX", "export it as a film of 360 degrees with GoPro Player"),
     ".insv": ("the lenses of an Insta360", "export it as a film of 360 degrees with Insta360 Studio"),
@@ -28,29 +30,20 @@ SUFFIXES = {
 """What files of cameras for all directions hold, by suffix, and what to do."""
 ADVICE = {
     ROUND: "v360=e:flat:h_fov=90:v_fov=90:yaw=0",
-    CUBE: "v360=c3x2:e (or eac, c6x1, c1x6 for c3x2)",
+    CUBE: "v360=c3x2:e:in_forder=rludfb (its faces by rows; or c6x1, c1x6, eac)",
     FISHEYES: "v360=dfisheye:e:ih_fov=190:iv_fov=190",
     FISHEYE: "v360=fisheye:flat:ih_fov=180:iv_fov=180:h_fov=90:v_fov=90",
     ABOVE: "crop=iw:ih/2:0:0",
     BESIDE: "crop=iw/2:ih:0:0 (of VR180: v360=hequirect:flat:in_stereo=sbs:h_fov=90:v_fov=90)",
 }
 """Filter of FFmpeg that makes images of each kind that are read: perspective or equirectangular ones."""
-MAX_XMP_BYTES = 1 << 18
-"""Bytes of a photograph in which XMP is looked for: it stands at the front."""
+MAX_XMP_BYTES, ROWS = 1 << 18, 256
+"""Bytes of a photograph in which XMP is looked for, as it stands at the front; height to which images are reduced."""
 CONTENT = 5.0
 """Standard deviation of grey levels from which a frame shows something: films begin with black."""
-ASPECT = 0.01
-"""Relative difference from an aspect ratio such as 2:1 up to which an image may have the layout."""
-ROWS = 256
-"""Height to which larger images are reduced."""
-TEXTURE = 6.0
-"""Least standard deviation of an edge in grey levels: a border of one colour fits any other."""
-SEAM = 2.0
-"""Difference across a seam that fits, as a multiple of that of neighbouring columns at the edges."""
-DISTANT = 0.4
-"""The same as a share of the difference of columns a quarter of the width apart."""
-POLE = 0.35
-"""Variation along the first and last row, each a single point, as a share of that along the middle row."""
+SEAM, DISTANT, POLE = 2.0, 0.4, 0.35
+"""Difference across a seam that fits, as a multiple of that of neighbouring columns and as a share of that of columns a
+quarter of the width apart; variation along the first and last row, each a single point, as a share of the same."""
 
 
 def xmp_tags(prefix: bytes, xml: bytes) -> list[tuple[bytes, bytes]]:
@@ -126,10 +119,10 @@ def kind_of_picture(rgb: NDArray[np.uint8]) -> str:
 def is_equirectangular(rgb: NDArray[np.uint8]) -> bool:
     """Whether an image [H, W, 3] is an equirectangular panorama: its left edge continues its right one, and its first
     and last row are almost one colour each."""
-    if len(rgb) < 64 or not _has_aspect(rgb, 2):
+    if len(rgb) < 64 or not has_aspect(rgb, 2):
         return False
     rows = min(ROWS, len(rgb))
-    grey = _grey(rgb, (2 * rows, rows))
+    grey = grey_at(rgb, (2 * rows, rows))
     left, right = grey[:, 0], grey[:, -1]
     if min(left.std(), right.std()) < TEXTURE:
         return False
@@ -140,40 +133,25 @@ def is_equirectangular(rgb: NDArray[np.uint8]) -> bool:
     return seam <= SEAM * max(neighbours, 1.0) and seam < DISTANT * distant and max(along) < POLE * distant
 
 
-def _has_aspect(rgb: NDArray[np.uint8], aspect: float) -> bool:
-    return bool(abs(rgb.shape[1] / (aspect * rgb.shape[0]) - 1) <= ASPECT)
-
-
-def _grey(rgb: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.float32]:
-    """Grey levels at a size (width, height)."""
-    small = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA)
-    return np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), np.float32)
-
-
-DISK = 128
-"""Side in pixels to which each half is reduced that may hold a circular image."""
-DARK, EVEN = 24.0, 5.0
-"""Largest level, and largest standard deviation, of the corners outside a circular image."""
-FILLED = 0.8
-"""Least share of the circle that is brighter than its corners."""
+DISK, ROUNDNESS = 128, 0.02
+"""Side in pixels to which each half is reduced that may hold a circular image; distance of its rim from a circle, as a
+share of the radius, of nine of ten points."""
+DARK, FILLED = 24.0, 0.8
+"""Largest level of the corners outside a circular image; least share of it that is brighter than its corners."""
 
 
 def is_dual_fisheye(rgb: NDArray[np.uint8]) -> bool:
     """Whether both halves of an image [H, W, 3] of 2:1 or 1:2 are circles on black."""
-    if not _has_aspect(rgb, 2) and not _has_aspect(rgb, 0.5):
+    if not has_aspect(rgb, 2) and not has_aspect(rgb, 0.5):
         return False
     is_wide = rgb.shape[1] > rgb.shape[0]
-    grey = _grey(rgb, (2 * DISK, DISK) if is_wide else (DISK, 2 * DISK))
+    grey = grey_at(rgb, (2 * DISK, DISK) if is_wide else (DISK, 2 * DISK))
     return all(_is_disk(half) for half in np.split(grey, 2, axis=int(is_wide)))
-
-
-ROUNDNESS = 0.02
-"""Distance of the rim from a circle, as a share of the radius, up to which it is one: nine of ten points."""
 
 
 def is_fisheye(rgb: NDArray[np.uint8]) -> bool:
     """Whether an image [H, W, 3] is one circle on black, which may be cut off above and below or at the sides."""
-    grey = _grey(rgb, (max(8, round(DISK * rgb.shape[1] / len(rgb))), DISK))
+    grey = grey_at(rgb, (max(8, round(DISK * rgb.shape[1] / len(rgb))), DISK))
     return any(_is_disk(levels) for levels in (grey, grey.T))
 
 
@@ -197,75 +175,9 @@ def _is_disk(grey: NDArray[np.float32]) -> bool:
     return bool(around.max() <= DARK + EVEN and around.std() <= EVEN and bright[away < 0.8 * radius].mean() >= FILLED)
 
 
-FACE = 64
-"""Side in pixels to which the faces of a cube map are reduced."""
-JOINED, LONELY = 4, 2
-"""Fewest edges of faces that continue one that is elsewhere in the image, and most textured edges that continue none.
-Of the squares of an ordinary picture, no outer edges continue each other."""
-
-
-def is_cube_map(rgb: NDArray[np.uint8]) -> bool:
-    """Whether an image [H, W, 3] is six faces of a cube, in a cross, or in rows of any order, each turned as it may."""
-    if _is_cross(rgb) or _is_cross(rgb.swapaxes(0, 1)):
-        return True
-    for rows, columns in ((2, 3), (3, 2), (1, 6), (6, 1)):
-        if _has_aspect(rgb, columns / rows):
-            grey = _grey(rgb, (columns * FACE, rows * FACE))
-            cells = grey.reshape(rows, FACE, columns, FACE).swapaxes(1, 2).reshape(6, FACE, FACE)
-            return _is_cube(cells, columns)
-    return False
-
-
-def _is_cube(faces: NDArray[np.float32], columns: int) -> bool:
-    """Whether edges of faces [6, N, N], in rows of so many, continue each other as those of a cube do."""
-    turned = np.stack([np.rot90(faces, k, axes=(1, 2)) for k in range(4)], axis=1)  # right, bottom, left edge on top
-    edges, inner = turned[:, :, 0].reshape(24, FACE), turned[:, :, 1].reshape(24, FACE)
-    apart = np.minimum(*(np.abs(edges[:, None] - other).mean(axis=2) for other in (edges[None], edges[None, :, ::-1])))
-    own = np.arange(24) // 4
-    apart[own[:, None] == own] = np.inf
-    nearest = apart.argmin(axis=1)
-    neighbours = np.abs(edges - inner).mean(axis=1)
-    textured = edges.std(axis=1) >= TEXTURE
-    distant = float(np.median(apart[np.isfinite(apart)]))
-    pairs, joined = set(), 0
-    lonely = int(textured.sum())
-    for edge, other in enumerate(nearest):
-        limit = min(SEAM * max(1.0, float(neighbours[edge] + neighbours[other]) / 2), DISTANT * distant)
-        if edge > other or nearest[other] != edge or not (textured[edge] and textured[other]):
-            continue
-        if apart[edge, other] <= limit:
-            pair = (int(own[edge]), int(own[other]))
-            if pair in pairs:
-                return False  # two faces of a cube have one edge in common; of a symmetrical picture, several
-            pairs.add(pair)
-            lonely -= 2
-            (y, x), (v, u) = divmod(pair[0], columns), divmod(pair[1], columns)
-            joined += abs(y - v) + abs(x - u) > 1
-    return joined >= JOINED and lonely <= LONELY
-
-
-def _is_cross(rgb: NDArray[np.uint8]) -> bool:
-    """Whether a row of four faces has one above and one below, and all else is of one colour."""
-    if not _has_aspect(rgb, 4 / 3):
-        return False
-    cells = _grey(rgb, (128, 96)).reshape(3, 32, 4, 32).swapaxes(1, 2)[:, :, 1:-1, 1:-1]
-    means, spread = cells.mean(axis=(2, 3)), cells.std(axis=(2, 3))
-    for column in range(4):
-        blank = np.ones((3, 4), bool)
-        blank[1], blank[:, column] = False, False
-        is_even = spread[blank].max() < EVEN / 2 and np.ptp(means[blank]) < EVEN
-        differ = np.abs(means[~blank] - means[blank].mean()) > EVEN
-        if is_even and differ.all() and (spread[~blank] > TEXTURE).sum() >= 4:
-            return True
-    return False
-
-
-HALF_ROWS = 72
-"""Height to which the halves of a frame are reduced."""
-BLUR = 4.0
-"""Standard deviation in pixels of what is subtracted, so that light and shade do not count."""
-MAX_SHIFT = 0.12
-"""Shift of one half against the other that is tried, as a share of its width: stereo cameras have less."""
+HALF_ROWS, BLUR, MAX_SHIFT = 72, 4.0, 0.12
+"""Height to which the halves of a frame are reduced; standard deviation in pixels of what is subtracted, so that light
+and shade do not count; shift of one half against the other, as a share of its width: stereo cameras have less."""
 MIN_CORRELATION = 0.45
 """Correlation from which halves are two views of one place; of halves of wide pictures it is below 0.25."""
 ALIKE, OTHERWISE = 0.7, 0.6
@@ -315,7 +227,7 @@ def _has_edge(rgb: NDArray[np.uint8]) -> bool:
 
 def _details(image: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Grey levels at a low resolution, without light and shade."""
-    grey = _grey(image, (max(32, round(image.shape[1] * HALF_ROWS / image.shape[0])), HALF_ROWS))
+    grey = grey_at(image, (max(32, round(image.shape[1] * HALF_ROWS / image.shape[0])), HALF_ROWS))
     return np.asarray(grey - cv2.GaussianBlur(grey, (0, 0), BLUR), np.float32)
 
 

@@ -1,6 +1,6 @@
-"""Perspective views of equirectangular frames: a rig that looks to all sides."""
+"""Perspective views of frames of 360 degrees: a rig that looks to all sides."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.rig import Rig
 from stream_recon.app.core.so3 import exp
 from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.cube_maps import EQUIRECTANGULAR, SphereLayout
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.opening import open_reader
 from stream_recon.app.sources.rig_views import RigReader
@@ -40,25 +41,22 @@ def view_camera(width: int) -> Calibration:
 
 
 @cache
-def _view_map(width: int, height: int, view: int) -> tuple[NDArray[np.int16], NDArray[np.uint16]]:
-    """Where each pixel of a view lies in a panorama, for `cv2.remap`."""
-    camera = view_camera(width)
+def _view_map(layout: SphereLayout, size: tuple[int, int], view: int) -> tuple[NDArray[np.int16], NDArray[np.uint16]]:
+    """Where each pixel of a view lies in a picture of ``size``, for `cv2.remap`."""
+    camera = view_camera(layout.width_around(*size))
     assert camera.size is not None
     x, y = np.meshgrid(*((np.arange(n) + 0.5 - n / 2) / camera.fx for n in camera.size))
     rays = np.stack([x, y, np.ones_like(x)], axis=-1) @ panorama_rig().T_body_view[view, :3, :3].T
-    longitude = np.arctan2(rays[..., 0], rays[..., 2])
-    latitude = np.arctan2(rays[..., 1], np.hypot(rays[..., 0], rays[..., 2]))
-    column = (longitude / (2 * np.pi) + 0.5) * width - 0.5
-    row = (latitude / np.pi + 0.5) * height - 0.5
+    column, row = layout.places(rays, *size)
     maps: tuple[NDArray[np.int16], NDArray[np.uint16]] = cv2.convertMaps(
         column.astype(np.float32), row.astype(np.float32), cv2.CV_16SC2
     )
     return maps
 
 
-def cut_view(rgb: NDArray[np.uint8], view: int) -> NDArray[np.uint8]:
-    """One of the views of an equirectangular image [H, 2H, 3], whose middle is in front."""
-    maps = _view_map(rgb.shape[1], rgb.shape[0], view)
+def cut_view(rgb: NDArray[np.uint8], view: int, layout: SphereLayout = EQUIRECTANGULAR) -> NDArray[np.uint8]:
+    """One of the views of an image [H, W, 3], of which an equirectangular one has its middle in front."""
+    maps = _view_map(layout, (rgb.shape[1], rgb.shape[0]), view)
     return np.asarray(cv2.remap(rgb, *maps, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP), np.uint8)
 
 
@@ -105,23 +103,30 @@ def find_carrier(frames: Iterable[NDArray[np.uint8]]) -> NDArray[np.uint8] | Non
 class PanoramaReader(RigReader):
     """Views of one panorama, which is read once for each."""
 
-    carrier: NDArray[np.uint8] | None = None
-    """See `find_carrier`; these pixels are masked."""
+    def __init__(self, name: str, open_again: Callable[[], Source], layout: SphereLayout) -> None:
+        """``open_again``: opens the panorama with the choice of frames. Raises InputError."""
+        self._layout = layout
+        self.carrier: NDArray[np.uint8] | None = None
+        """See `find_carrier`; these pixels are masked. None: there is nothing, or the panorama is a cube map."""
+        super().__init__(panorama_rig(), name, [open_again] * len(NAMES))
+        if layout.faces:
+            kind = f"{'equi-angular ' * layout.equal_angles}cube map of the faces {layout.faces.upper()}"
+            self.warnings.append(f"{name} is read as {kind} in rows of {layout.columns}")
 
     def view_camera(self, rgb: NDArray[np.uint8]) -> Calibration:
         height, width = rgb.shape[:2]
-        if abs(width - 2 * height) > 2:
+        if not self._layout.faces and abs(width - 2 * height) > 2:
             raise InputError(f"{self.name} is no complete panorama: {width}x{height} is not 2:1")
-        return view_camera(width)
+        return view_camera(self._layout.width_around(width, height))
 
     def cut(self, rgb: NDArray[np.uint8], view: int) -> NDArray[np.uint8]:
         if self.carrier is not None:
             mask = cut_view(cv2.resize(self.carrier, rgb.shape[1::-1]), view) > 0
             self.transparent = mask if mask.any() else None
-        return cut_view(rgb, view)
+        return cut_view(rgb, view, self._layout)
 
 
-def open_views(spec: str, choice: FrameChoice) -> Source:
+def open_views(spec: str, choice: FrameChoice, layout: SphereLayout) -> Source:
     """The views of a panorama. Raises InputError, ConfigError as `open_source`."""
     if choice.masks is not None:
         raise ConfigError("--masks is not for panoramas of 360 degrees, which are cut into views")
@@ -130,11 +135,11 @@ def open_views(spec: str, choice: FrameChoice) -> Source:
         reader = open_reader(spec, choice.fps, 0.0, choice.topic, is_panorama=True)
         return source_of(reader, choice, is_panorama=True)
 
-    rig = panorama_rig()
-    reader = PanoramaReader(rig, Path(spec).expanduser().resolve().name, [open_again] * len(rig))
+    reader = PanoramaReader(Path(spec).expanduser().resolve().name, open_again, layout)
     with open_again() as source:
         step = min(max(1, (source.frame_hint or 1) // SAMPLES), MAX_STEP)
-        reader.carrier = find_carrier(frame.rgb for frame in islice(source, 0, SAMPLES * step, step))
+        frames = (frame.rgb for frame in islice(source, 0, SAMPLES * step, step))
+        reader.carrier = None if layout.faces else find_carrier(frames)
     if reader.carrier is not None:
         reader.warnings.append(f"{reader.name}: what moves along with the camera is masked")
     return Source(reader)

@@ -23,7 +23,7 @@ from stream_recon.app.sources.colour import MOSAIC, is_mosaic
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.live import LIVE_LIMITS, RECONNECT_SECONDS, LiveLimits
 from stream_recon.app.sources.masks import BLACK, MOSTLY, MaskFolder
-from stream_recon.app.sources.opening import open_reader, shows_panorama
+from stream_recon.app.sources.opening import layout_of, open_reader
 from stream_recon.app.sources.panorama import CONTENT, kind_of_picture, refusal
 from stream_recon.app.sources.photographs import are_unordered
 from stream_recon.app.sources.readers import FrameRange, ImageReader, Reader
@@ -56,7 +56,7 @@ class Source:
     """See `Reader`; numbers are those so far."""
 
     def __init__(self, reader: Reader, choice: FrameChoice = ALL_FRAMES, *, is_panorama: bool = False) -> None:
-        """``is_panorama``: its frames are known to be equirectangular, and wanted as they are."""
+        """``is_panorama``: its frames are known to be of 360 degrees, and wanted as they are."""
         self._reader = reader
         self._choice = choice
         self._start = choice.start or 0.0
@@ -316,10 +316,10 @@ def open_source(
         from stream_recon.app.sources.rig_files import open_rig  # it imports this module
 
         return open_rig(spec, choice)
-    if choice.camera is None and shows_panorama(spec):
+    if choice.camera is None and (layout := layout_of(spec)) is not None:
         from stream_recon.app.sources.panorama_views import open_views  # it imports this module
 
-        return open_views(spec, choice)
+        return open_views(spec, choice, layout)
     return source_of(open_reader(spec, choice.fps, reconnect, choice.topic, limits), choice)
 
 

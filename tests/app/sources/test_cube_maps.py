@@ -1,0 +1,167 @@
+"""Cube maps give the views that an equirectangular film gives, where their faces join."""
+
+import subprocess
+from pathlib import Path
+from shutil import which
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stream_recon.app.core.rig import view_of
+from stream_recon.app.sources.cube_maps import EQUI_ANGULAR, SphereLayout, find_layout
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.panorama_views import cut_view
+from stream_recon.app.sources.source import open_source
+from stream_recon.configs.errors import InputError
+from tests.app.sources.film_files import TO_SAMPLE, box, elements, insert_box, matroska
+from tests.app.sources.test_panorama import SAMPLE, around, faces, grid, seen, view
+
+Picture = NDArray[np.uint8]
+LAYOUTS = {
+    "3x2": ("rlu/dfb", {}, False),
+    "Spherical Video V2": ("rlu/dfb", {"u": 2, "d": 2}, False),
+    "YouTube": ("lfr/dbu", {"d": 1, "b": 3, "u": 1}, True),
+    "6x1": ("rludfb", {}, False),
+    "1x6": ("r/l/u/d/f/b", {}, False),
+    "four sides first": ("frblud", {"u": 1}, False),
+}
+"""Faces by rows, quarter turns counterclockwise of those that are not upright, and whether they are equi-angular."""
+
+
+def cube_map(name: str, side: int = 192, seed: int = 0) -> Picture:
+    """What a camera for all directions sees in the room of `seen`, its front face to z."""
+    rows, turns, equal_angles = LAYOUTS[name]
+    sides = dict(zip("rludfb", faces(side, seed, equal_angles=equal_angles), strict=True))
+    return grid([[np.rot90(sides[face], turns.get(face, 0)) for face in row] for row in rows.split("/")])
+
+
+def psnr(one: Picture, other: NDArray[np.generic]) -> float:
+    return float(10 * np.log10(255**2 / np.mean((one.astype(float) - other) ** 2)))
+
+
+def qualities(spec: Path, seed: int = 0) -> list[float]:
+    """PSNR in decibels of the four views of the first frame, by what a pinhole camera sees in the room."""
+    found = []
+    with open_source(str(spec), FrameChoice(max_frames=1)) as source:
+        for frame in source:
+            rig, k = source.rig, source.intrinsics
+            assert rig is not None and k is not None and frame.mask is None
+            height, width = frame.rgb.shape[:2]
+            x, y = np.meshgrid((np.arange(width) + 0.5 - k.cx) / k.fx, (np.arange(height) + 0.5 - k.cy) / k.fy)
+            rays = np.stack([x, y, np.ones_like(x)], axis=-1) @ rig.T_body_view[view_of(frame.index), :3, :3].T
+            found.append(psnr(frame.rgb, seen(rays / np.linalg.norm(rays, axis=-1, keepdims=True), seed)))
+    return found
+
+
+def write(folder: Path, picture: Picture) -> Path:
+    folder.mkdir(exist_ok=True)
+    cv2.imwrite(str(folder / "0.png"), picture[..., ::-1])
+    return folder
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_cube_maps_give_the_views_of_what_is_around(tmp_path: Path, name: str, seed: int) -> None:
+    middle_to_z = np.roll(around(384, seed), 384, axis=1)
+    wanted = qualities(write(tmp_path / "round", middle_to_z), seed)
+    found = qualities(write(tmp_path / "cube", cube_map(name, seed=seed)), seed)
+    assert min(found) > 40 and np.all(np.array(found) > np.array(wanted) - 3)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_no_face_bleeds_into_another_one(name: str) -> None:
+    layout = find_layout(cube_map(name))
+    assert layout is not None
+    rows, columns = 6 // layout.columns, layout.columns
+    flat = np.repeat(np.repeat(np.arange(0, 240, 40, dtype=np.uint8).reshape(rows, columns), 96, 0), 96, 1)
+    for number in range(4):
+        assert {*np.unique(cut_view(np.dstack([flat] * 3), number, layout))} <= {*range(0, 240, 40)}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.skipif(which("ffmpeg") is None, reason="ffmpeg is not installed")
+def test_ffmpeg_makes_the_same_cube_maps(tmp_path: Path, name: str) -> None:
+    kinds = {"3x2": "c3x2", "YouTube": "eac:w=576:h=384", "6x1": "c6x1", "1x6": "c1x6"}
+    folder = write(tmp_path, np.roll(around(384), 384, axis=1))
+    if name not in kinds:
+        pytest.skip("no filter by this name")
+    words = f"ffmpeg -v error -i {folder}/0.png -vf v360=e:{kinds[name]}:interp=cubic {folder}/cube.png"
+    subprocess.run(words.split(), check=True)
+    assert min(qualities(folder / "cube.png")) > 30  # its equi-angular faces have borders of two pixels
+
+
+def test_ordinary_pictures_are_no_cube_maps() -> None:
+    with open_source(str(SAMPLE), FrameChoice(stride=20)) as source:
+        frames = [frame.rgb for frame in source]
+    frames += [view(300, 450, seed) for seed in range(4)]
+    for frame in frames:
+        height, width = frame.shape[:2]
+        for aspect in (3 / 2, 6, 1 / 6):
+            part = frame[: min(height, round(width / aspect)), : min(width, round(height * aspect))]
+            sheet = grid([[cv2.resize(part, (96, 96))] * 3] * 2)
+            for rgb in (part, sheet, np.hstack([part, part[:, ::-1]]), np.vstack([part, part[::-1]])):
+                enlarged = np.asarray(cv2.resize(rgb, None, fx=2, fy=2), np.uint8)
+                assert find_layout(enlarged) is None and find_layout(enlarged, is_stated=True) is None
+
+
+@pytest.mark.parametrize("order", ["rdu/lfb", "bfr/dlu", "fblrud"])
+def test_cube_maps_of_another_order_are_refused(tmp_path: Path, order: str) -> None:
+    sides = dict(zip("rludfb", faces(), strict=True))
+    folder = write(tmp_path, grid([[sides[face] for face in row] for row in order.split("/")]))
+    with pytest.raises(InputError, match=r"cube map.*in no known order.*v360"), open_source(str(folder)) as source:
+        list(source)
+
+
+def film_of(path: Path, pictures: list[Picture]) -> Path:
+    size = pictures[0].shape[1::-1]
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 10, size)
+    for picture in pictures:
+        writer.write(cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+    writer.release()
+    return path
+
+
+@pytest.mark.parametrize("mark", ["cbmp", "mshp"])
+def test_films_that_are_marked_are_read_where_their_faces_join(tmp_path: Path, mark: str) -> None:
+    proj = box(b"sv3d", box(b"proj", box(mark.encode(), bytes(12))))
+    # Sides without texture above and below: what joins is enough for a film that says what it is.
+    sides = dict(zip("rludfb", faces(), strict=True))
+    for face in "ud":
+        sides[face][:] = 128
+    whole = grid([[sides[face] for face in row] for row in ("rlu", "dfb")])
+    for name, picture in (("whole", cube_map("3x2", 96)), ("part", whole), ("none", view(192, 288))):
+        path = film_of(tmp_path / f"{name}.mp4", [picture] * 2)
+        path.write_bytes(insert_box(path.read_bytes(), TO_SAMPLE, proj))
+    with open_source(str(tmp_path / "whole.mp4")) as source:
+        assert len(list(source)) == 8 and any("faces RLUDFB in rows of 3" in line for line in source.warnings)
+    for name in ("part", "none"):
+        with pytest.raises(InputError, match="in no known order" if mark == "cbmp" else "headset"):
+            open_source(str(tmp_path / f"{name}.mp4"))
+
+
+def test_a_mark_of_matroska_is_read(tmp_path: Path) -> None:
+    for name, picture in (("whole", cube_map("3x2", 96)), ("none", view(192, 288))):
+        path = film_of(tmp_path / f"{name}.mkv", [picture] * 2)
+        tree = elements(path.read_bytes())
+        (segment,) = [inside for number, inside in tree if number == "18538067"]
+        (tracks,) = [inside for number, inside in segment if number == "1654ae6b"]
+        (track,) = [inside for number, inside in tracks if number == "ae"]
+        (video,) = [inside for number, inside in track if number == "e0"]
+        video.append(("7670", [("7671", b"\2"), ("7672", bytes(12))]))
+        path.write_bytes(matroska(tree))
+    with open_source(str(tmp_path / "whole.mkv")) as source:
+        assert len(list(source)) == 8
+    with pytest.raises(InputError, match="in no known order"):
+        open_source(str(tmp_path / "none.mkv"))
+
+
+def test_directions_lie_where_faces_are() -> None:
+    ahead = np.array([[0.0, 0, 1], [1, 0, 0], [0, 0, -1], [-1, 0, 0], [0, -1, 0], [0, 1, 0]])
+    column, row = SphereLayout(3, "rludfb").places(ahead, 300, 200)
+    np.testing.assert_allclose(column, [149.5, 49.5, 249.5, 149.5, 249.5, 49.5])
+    np.testing.assert_allclose(row, [149.5, 49.5, 149.5, 49.5, 49.5, 149.5])
+    quarter = np.array([np.sin(np.pi / 8), 0, np.cos(np.pi / 8)])
+    for layout, wanted in ((EQUI_ANGULAR, 75), (SphereLayout(3, "lfrdbu"), 50 * (1 + np.tan(np.pi / 8)))):
+        np.testing.assert_allclose(layout.places(quarter, 300, 200)[0], 100 + wanted - 0.5)
