@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.rig import view_of
 from stream_recon.app.sources.cube_maps import EQUI_ANGULAR, SphereLayout, find_layout
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.panorama_views import cut_view
+from stream_recon.app.sources.panorama_views import cut_view, panorama_rig, view_camera
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 from tests.app.sources.film_files import TO_SAMPLE, box, elements, insert_box, matroska
@@ -155,6 +155,21 @@ def test_a_mark_of_matroska_is_read(tmp_path: Path) -> None:
         assert len(list(source)) == 8
     with pytest.raises(InputError, match="in no known order"):
         open_source(str(tmp_path / "none.mkv"))
+
+
+def test_views_of_equirectangular_pictures_are_those_of_their_formula() -> None:
+    picture = around(256)
+    height, width = picture.shape[:2]
+    k = view_camera(width)
+    assert k.size is not None
+    for number, T in enumerate(panorama_rig().T_body_view):
+        x, y = np.meshgrid(*((np.arange(n) + 0.5 - n / 2) / k.fx for n in k.size))
+        ray = np.stack([x, y, np.ones_like(x)], axis=-1) @ T[:3, :3].T
+        column = (np.arctan2(ray[..., 0], ray[..., 2]) / (2 * np.pi) + 0.5) * width - 0.5
+        row = (np.arctan2(ray[..., 1], np.hypot(ray[..., 0], ray[..., 2])) / np.pi + 0.5) * height - 0.5
+        at = cv2.convertMaps(column.astype(np.float32), row.astype(np.float32), cv2.CV_16SC2)
+        wanted = cv2.remap(picture, *at, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
+        assert np.array_equal(cut_view(picture, number), wanted), "to the byte"
 
 
 def test_directions_lie_where_faces_are() -> None:
