@@ -143,10 +143,10 @@ class ProcessWorker:
 class ProcessGroup:
     """Processes of one core each, with equal targets, for tasks that are too short for threads."""
 
-    def __init__(self, name: str, count: int, make_target: Callable[[], object]) -> None:
+    def __init__(self, name: str, count: int, make_target: Callable[[], object], died: str = PROCESS_DIED) -> None:
         started = [start_process(f"{name}-{n}", _serve_on_one_core, make_target) for n in range(count)]
         self._processes = [process for process, _ in started]
-        self._workers = [ProcessWorker(connection, process.name) for process, connection in started]
+        self._workers = [ProcessWorker(connection, process.name, died) for process, connection in started]
         weakref.finalize(self, _terminate, self._processes)
 
     def map(self, name: str, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -32,6 +32,10 @@ KEYFRAMES_PER_PROCESS = 12
 """Keyframes that are worth the start of a process, which takes a second."""
 TASKS_PER_PROCESS = 2
 """Keyframes of a group for each process: they end nearly at the same time."""
+PROCESS_DIED = (
+    "a process of dense depth has ended, perhaps out of memory: the result is complete without it; "
+    "'stream-recon refine' computes it, '--dense off' leaves it out"
+)
 NEIGHBOURS_FIELD = {"_confirm": "matched", "_fill": "confirmed", "_complete": "confirmed"}
 """What each stage but the first reads of a keyframe's source views."""
 
@@ -86,7 +90,8 @@ class DenseStereo:
         self._arrays, self._side, self._config = arrays, side, config
         self._processes: ProcessGroup | None = None
         if processes > 1 and arrays.views_at_once == 1:
-            self._processes = ProcessGroup("stereo", processes, partial(DenseStereo, arrays, side, config=config))
+            target = partial(DenseStereo, arrays, side, config=config)
+            self._processes = ProcessGroup("stereo", processes, target, PROCESS_DIED)
         self._sides, self._window = sides(side, config.sweep.coarse_side), config.sources.window
         self._group = arrays.views_at_once if self._processes is None else TASKS_PER_PROCESS * processes
         self._views: dict[int, StereoView] = {}
@@ -156,12 +161,12 @@ class DenseStereo:
         """Arguments of `run_stage`: no more than a stage of a keyframe reads."""
         frame = self._frames.get(number)
         if frame is None:
-            views = {n: _bare(self._views[n]) for n in self._sources(number)}
+            views = {n: self._views[n].bare() for n in self._sources(number)}
             return stage, number, {**views, number: self._views[number]}, {}
-        frames = {number: replace(frame, view=_bare(frame.view, 0))}
+        frames = {number: replace(frame, view=frame.view.bare(0))}
         for n in frame.sources:
             other, read = self._frames[n], NEIGHBOURS_FIELD[stage]
-            frames[n] = _Keyframe(_bare(other.view, 0), other.camera, [], **{read: getattr(other, read)})
+            frames[n] = _Keyframe(other.view.bare(0), other.camera, [], **{read: getattr(other, read)})
         return stage, number, {}, frames
 
     def run_stage(
@@ -388,11 +393,6 @@ class DenseStereo:
         certainties = arrays.numpy(arrays.where(known, certainty, float(Certainty.NONE))).astype(np.uint8)
         indices = [frame.view.index for frame in frames]
         return [DenseDepth(*values) for values in zip(indices, depths, certainties, strict=True)]
-
-
-def _bare(view: StereoView, rows: int | None = None) -> StereoView:
-    """A view of which only the camera counts, and the image in the first ``rows``; None: the whole image."""
-    return StereoView(view.index, view.grey[:rows], view.camera, view.T_world_camera, view.prior[:0])
 
 
 def arrays_for(device: str) -> Arrays:

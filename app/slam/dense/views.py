@@ -41,6 +41,10 @@ class StereoView:
         """Width and height in pixels."""
         return self.grey.shape[1], self.grey.shape[0]
 
+    def bare(self, rows: int | None = None) -> "StereoView":
+        """A view of which only the camera counts, and the image in the first ``rows``; None: the whole image."""
+        return StereoView(self.index, self.grey[:rows], self.camera, self.T_world_camera, self.prior[:0])
+
     def level(self, side: int) -> "tuple[NDArray[np.float32], Intrinsics]":
         """The image with a longer side of at most ``side``, and its camera."""
         size = reduced_size(self.size, side, MIN_SIDE)
