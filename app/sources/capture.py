@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from io import BufferedIOBase
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,8 +24,8 @@ MAX_FPS, MAX_PLAUSIBLE_FRAMES = 1000.0, 1e8
 """Frame rate and count from which a hint is ignored: containers without one report nonsense (raw H.264: -1.9e14)."""
 
 
-def open_capture(spec: Path | str | int, name: str, timeout_s: float = 10.0) -> cv2.VideoCapture:
-    """Open a file (a path), an address (text) or a camera number with OpenCV.
+def open_capture(spec: Path | BufferedIOBase | str | int, name: str, timeout_s: float = 10.0) -> cv2.VideoCapture:
+    """Open a file (a path, or its bytes), an address (text) or a camera number with OpenCV.
 
     ``timeout_s``: limit for opening and for each read of an address.
 
@@ -36,10 +37,10 @@ def open_capture(spec: Path | str | int, name: str, timeout_s: float = 10.0) -> 
         if isinstance(spec, int):
             capture = cv2.VideoCapture(spec)
             capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)
-        elif isinstance(spec, Path):
-            with _nameable(spec) as file_name:
+        elif isinstance(spec, Path | BufferedIOBase):
+            with _nameable(spec) if isinstance(spec, Path) else nullcontext(spec) as file:
                 threads = [cv2.CAP_PROP_N_THREADS, usable_cores()] if are_limited() else []
-                capture = cv2.VideoCapture(file_name, cv2.CAP_FFMPEG, threads)
+                capture = cv2.VideoCapture(file, cv2.CAP_FFMPEG, threads)  # type: ignore[arg-type] # or bytes
         else:
             limit = int(1000 * timeout_s)
             options = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, limit, cv2.CAP_PROP_READ_TIMEOUT_MSEC, limit]

@@ -32,6 +32,7 @@ from stream_recon.app.sources.panorama import CONTENT, ROUND, SPHERES, is_equire
 from stream_recon.app.sources.readers import ImageReader, Reader, VideoReader
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
 from stream_recon.app.sources.scan_folder import ScanReader, is_scan
+from stream_recon.app.sources.two_tracks import SUFFIX, TwoTrackReader
 from stream_recon.app.sources.zenoh_topic import ZenohReader
 from stream_recon.configs.errors import InputError
 
@@ -76,9 +77,15 @@ def _layout(path: Path) -> SphereLayout | None:
 
 def _first_frame(path: Path) -> NDArray[np.uint8] | None:
     """The first frame of a film that shows something. Raises InputError."""
-    with closing(VideoReader(open_capture(path, path.name), path.name, path)) as reader:
+    with closing(_video_reader(path)) as reader:
         frames = (reader.retrieve() for _ in range(FIRST_FRAMES) if reader.grab() is not None)
         return next((rgb for rgb in frames if rgb is not None and rgb.std() > CONTENT), None)
+
+
+def _video_reader(path: Path) -> VideoReader:
+    if path.suffix.lower() == SUFFIX:
+        return TwoTrackReader(path)
+    return VideoReader(open_capture(path, path.name), path.name, path)
 
 
 def open_reader(
@@ -156,7 +163,7 @@ def _open_video(spec: str, path: Path, *, is_panorama: bool) -> VideoReader:
     if is_growing(path):
         return GrowingVideoReader(path)
     try:
-        reader = VideoReader(open_capture(path, path.name), path.name, path)
+        reader = _video_reader(path)
     except InputError as error:
         notes = [*stated.notes, *(note for track in tracks for note in track.notes)]
         raise InputError("; ".join([str(error), *notes])) from error
@@ -166,7 +173,7 @@ def _open_video(spec: str, path: Path, *, is_panorama: bool) -> VideoReader:
 
 def _track_choice(name: str, tracks: Sequence[VideoTrack]) -> list[str]:
     """Warning on a film with several video tracks, of which OpenCV reads the first."""
-    if len(tracks) < 2:
+    if len(tracks) < 2 or name.lower().endswith(SUFFIX):
         return []
     sizes = [track.size for track in tracks]
     listed = ", ".join(f"{width}x{height}" for width, height in sizes)

@@ -18,11 +18,11 @@ LAYOUTS = ("", "two views one above the other", "two views side by side", "two v
 """Kinds of stereo pictures by their number in Spherical Video V2."""
 ABOVE, BESIDE = LAYOUTS[1:3]
 CUBE = "a cube map of 360 degrees whose faces join in no known order"
-MESH = "a picture for a dome or headset (VR180)"
+MESH, GOPRO = "a picture for a dome or headset (VR180)", "the two lenses of a GoPro MAX in no known size or order"
 FISHEYES, FISHEYE = "two fish-eye pictures", "a round picture of a fish-eye lens"
-SPHERES = {ROUND, CUBE, MESH}  # may be read as views
+SPHERES = {ROUND, CUBE, MESH, GOPRO}  # may be read as views
 SUFFIXES = {
-    ".360": ("the two lenses of a GoPro MAX", "export it as a film of 360 degrees with GoPro Player"),
+    ".360": (GOPRO, "export it as a film of 360 degrees with GoPro Player"),
     ".insv": ("the lenses of an Insta360", "export it as a film of 360 degrees with Insta360 Studio"),
     ".insp": ("the lenses of an Insta360", "export it as a picture of 360 degrees with Insta360 Studio"),
     ".osv": ("the lenses of a DJI Osmo 360", "export it as a film of 360 degrees with DJI Studio"),

@@ -1,5 +1,6 @@
 """Cube maps give the views that an equirectangular film gives, where their faces join."""
 
+import struct
 import subprocess
 from pathlib import Path
 from shutil import which
@@ -15,7 +16,7 @@ from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.panorama_views import cut_view, panorama_rig, view_camera
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
-from tests.app.sources.film_files import TO_SAMPLE, box, elements, insert_box, matroska
+from tests.app.sources.film_files import TO_SAMPLE, box, elements, find_box, insert_box, matroska
 from tests.app.sources.test_panorama import SAMPLE, around, faces, grid, seen, view
 
 Picture = NDArray[np.uint8]
@@ -155,6 +156,50 @@ def test_a_mark_of_matroska_is_read(tmp_path: Path) -> None:
         assert len(list(source)) == 8
     with pytest.raises(InputError, match="in no known order"):
         open_source(str(tmp_path / "none.mkv"))
+
+
+SIDE, OVERLAP = 736, 32
+
+
+def track(columns: list[Picture]) -> Picture:
+    """A track of a GoPro MAX: what both lenses show, in the middle of the first and last face, is there twice."""
+    half = (SIDE + OVERLAP) // 2
+    first, middle, last = columns
+    return np.hstack([first[:, :half], first[:, -half:], middle, last[:, :half], last[:, -half:]])
+
+
+def two_tracks(path: Path, upper: list[Picture], lower: list[Picture]) -> Path:
+    """A film of two video tracks."""
+    one, other = (film_of(path.with_suffix(f".{k}.mp4"), film).read_bytes() for k, film in enumerate((upper, lower)))
+    begin, end = find_box(one, [b"moov"])
+    assert end == len(one), "the index stands at the end"
+    at = find_box(other, [b"moov", b"trak"])
+    trak = bytearray(other[slice(*at)])
+    first, last = find_box(bytes(trak), [b"trak", b"mdia", b"minf", b"stbl", b"stco"])
+    for place in range(first + 16, last, 4):
+        (offset,) = struct.unpack_from(">I", trak, place)
+        struct.pack_into(">I", trak, place, offset + begin + 8)
+    path.write_bytes(one[:begin] + box(b"free", other) + box(b"moov", one[begin + 8 :], bytes(trak)))
+    return path
+
+
+def test_a_film_of_a_gopro_max_is_read_from_both_tracks(tmp_path: Path) -> None:
+    pictures = [cube_map("YouTube", SIDE, seed) for seed in range(2)]
+    halves = [[np.split(row, 3, axis=1) for row in np.split(picture, 2)] for picture in pictures]
+    upper, lower = ([track(half[k]) for half in halves] for k in range(2))
+    path = two_tracks(tmp_path / "a.360", upper, lower)
+    assert min(qualities(path)) > 32  # of a film with losses
+    with open_source(str(path)) as source:
+        frames = list(source)
+        assert [frame.index % 100 for frame in frames] == 4 * [0, 1]
+        assert not any("tracks" in line for line in source.warnings)
+    with open_source(str(two_tracks(tmp_path / "short.360", upper, lower[:1]))) as source:
+        assert len(list(source)) == 4
+    with pytest.raises(InputError, match=r"GoPro MAX in no known size or order.*export it"):
+        open_source(str(two_tracks(tmp_path / "same.360", upper, upper)))
+    alone = film_of(tmp_path / "alone.mp4", upper).rename(tmp_path / "alone.360")
+    with pytest.raises(InputError, match="GoPro MAX"):
+        open_source(str(alone))
 
 
 def test_views_of_equirectangular_pictures_are_those_of_their_formula() -> None:
