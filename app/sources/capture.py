@@ -20,8 +20,10 @@ EDIT_TOLERANCE_MS = 2.0
 """Rounding of times in edit lists, which often count milliseconds."""
 MAX_PIXEL_ASPECT = 4.0
 """Largest ratio of a pixel's sides that is believed; wide-screen DVDs have 1.46, anamorphic lenses 2."""
-MAX_FPS, MAX_PLAUSIBLE_FRAMES = 1000.0, 1e8
-"""Frame rate and count from which a hint is ignored: containers without one report nonsense (raw H.264: -1.9e14)."""
+MAX_FPS = 1000.0
+"""Frame rate from which a container's statement is ignored."""
+MAX_PLAUSIBLE_FRAMES = 1e8
+"""Frame count above which a hint is ignored: containers without one report nonsense (raw H.264: -1.9e14)."""
 
 
 def open_capture(spec: Path | BufferedIOBase | str | int, name: str, timeout_s: float = 10.0) -> cv2.VideoCapture:

@@ -25,8 +25,10 @@ from stream_recon.app.sources.panorama import CUBE, LAYOUTS, MESH, PART, ROUND, 
 
 LIBRARY_SECONDS = 20.0
 """Time that MediaInfo gets for a file: most take a tenth of a second, some damaged ones it reads for ever."""
-MAX_BOXES, MAX_TABLE_BYTES = 10_000, 1 << 20
-"""Boxes of a level and bytes of a box that are read, against damaged files; videos have below 100, and kilobytes."""
+MAX_BOXES = 10_000
+"""Boxes of a level that are read, against damaged files; videos have fewer than 100."""
+MAX_TABLE_BYTES = 1 << 20
+"""Bytes of a box that are read: edit lists and sample descriptions have some kilobytes."""
 FIRST_SAMPLES = 64
 """Samples in which the earliest time is looked for: more than a decoder reorders."""
 SPHERICAL = bytes.fromhex("ffcc8263f8554a938814587a02521fdd")

@@ -37,13 +37,18 @@ ADVICE = {
     BESIDE: "crop=iw/2:ih:0:0 (of VR180: v360=hequirect:flat:in_stereo=sbs:h_fov=90:v_fov=90)",
 }
 """Filter of FFmpeg that makes images of each kind that are read: perspective or equirectangular ones."""
-MAX_XMP_BYTES, ROWS = 1 << 18, 256
-"""Bytes of a photograph in which XMP is looked for, as it stands at the front; height to which images are reduced."""
+MAX_XMP_BYTES = 1 << 18
+"""Bytes of a photograph in which XMP is looked for: it stands at the front."""
+ROWS = 256
+"""Height to which larger images are reduced."""
 CONTENT = 5.0
 """Standard deviation of grey levels from which a frame shows something: films begin with black."""
-SEAM, DISTANT, POLE = 2.0, 0.4, 0.35
-"""Difference across a seam that fits, as a multiple of that of neighbouring columns and as a share of that of columns a
-quarter of the width apart; variation along the first and last row, each a single point, as a share of the same."""
+SEAM = 2.0
+"""Difference across a seam that fits, as a multiple of that of neighbouring columns at the edges."""
+DISTANT = 0.4
+"""The same as a share of the difference of columns a quarter of the width apart."""
+POLE = 0.35
+"""Variation along the first and last row, each a single point, as a share of that along the middle row."""
 
 
 def xmp_tags(prefix: bytes, xml: bytes) -> list[tuple[bytes, bytes]]:
@@ -133,11 +138,14 @@ def is_equirectangular(rgb: NDArray[np.uint8]) -> bool:
     return seam <= SEAM * max(neighbours, 1.0) and seam < DISTANT * distant and max(along) < POLE * distant
 
 
-DISK, ROUNDNESS = 128, 0.02
-"""Side in pixels to which each half is reduced that may hold a circular image; distance of its rim from a circle, as a
-share of the radius, of nine of ten points."""
-DARK, FILLED = 24.0, 0.8
-"""Largest level of the corners outside a circular image; least share of it that is brighter than its corners."""
+DISK = 128
+"""Side in pixels to which each half is reduced that may hold a circular image."""
+DARK = 24.0
+"""Largest level of the corners outside a circular image."""
+FILLED = 0.8
+"""Least share of the circle that is brighter than its corners."""
+ROUNDNESS = 0.02
+"""Distance of the rim from a circle, as a share of the radius, up to which it is one: nine of ten points."""
 
 
 def is_dual_fisheye(rgb: NDArray[np.uint8]) -> bool:
@@ -175,9 +183,12 @@ def _is_disk(grey: NDArray[np.float32]) -> bool:
     return bool(around.max() <= DARK + EVEN and around.std() <= EVEN and bright[away < 0.8 * radius].mean() >= FILLED)
 
 
-HALF_ROWS, BLUR, MAX_SHIFT = 72, 4.0, 0.12
-"""Height to which the halves of a frame are reduced; standard deviation in pixels of what is subtracted, so that light
-and shade do not count; shift of one half against the other, as a share of its width: stereo cameras have less."""
+HALF_ROWS = 72
+"""Height to which the halves of a frame are reduced."""
+BLUR = 4.0
+"""Standard deviation in pixels of what is subtracted, so that light and shade do not count."""
+MAX_SHIFT = 0.12
+"""Shift of one half against the other that is tried, as a share of its width: stereo cameras have less."""
 MIN_CORRELATION = 0.45
 """Correlation from which halves are two views of one place; of halves of wide pictures it is below 0.25."""
 ALIKE, OTHERWISE = 0.7, 0.6

@@ -38,9 +38,10 @@ IMAGE_FOLDER_FPS = 30.0
 """Frames per second assumed for a folder of images; most videos they come from have it."""
 COUNTERCLOCKWISE = 8
 """EXIF orientation of an image to be turned by 90 degrees counterclockwise."""
-GRAB_ATTEMPTS, END_TOLERANCE_FRAMES = 4, 2.5
-"""Attempts to pass damage, as the decoder still holds frames, or finds the next keyframe; frames by which a container's
-length and the last timestamp differ in undamaged files."""
+GRAB_ATTEMPTS = 4
+"""Attempts to pass damage: the decoder still holds frames, or finds the next keyframe."""
+END_TOLERANCE_FRAMES = 2.5
+"""Frames by which a container's length and the last timestamp differ in undamaged files."""
 
 
 @dataclass(frozen=True)
