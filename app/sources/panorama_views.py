@@ -70,10 +70,12 @@ BAND, MAX_WIDTH, MAIN = (0.55, 0.73), 0.3, 0.7
 that stays the same: a road or corridor does so ahead and behind."""
 
 
-def find_carrier(frames: Iterable[NDArray[np.uint8]]) -> NDArray[np.uint8] | None:
-    """Mask [ROWS, 2 ROWS] of who carries the camera in panoramas: to one side below the horizon, what stays the same
-    while all else changes is 1. None: there is nothing, or the camera stands."""
-    small = [cv2.resize(rgb, (2 * ROWS, ROWS), interpolation=cv2.INTER_AREA).mean(axis=2) for rgb in frames]
+def find_carrier(
+    frames: Iterable[NDArray[np.uint8]], layout: SphereLayout = EQUIRECTANGULAR
+) -> NDArray[np.uint8] | None:
+    """Equirectangular mask [ROWS, 2 ROWS] of who carries the camera in panoramas: to one side below the horizon, what
+    stays the same while all else changes is 1. None: there is nothing, or the camera stands."""
+    small = [_reduced(rgb, layout) for rgb in frames]
     if len(small) < SAMPLES // 2:
         return None
     typical = np.median(small, axis=0)
@@ -100,6 +102,26 @@ def find_carrier(frames: Iterable[NDArray[np.uint8]]) -> NDArray[np.uint8] | Non
     return np.asarray(np.roll(carrier, -seam, axis=1), np.uint8)
 
 
+def _reduced(rgb: NDArray[np.uint8], layout: SphereLayout) -> NDArray[np.float64]:
+    """Mean levels [ROWS, 2 ROWS] of a panorama, equirectangular."""
+    if layout.faces:
+        factor = min(1.0, 2 * ROWS / layout.width_around(rgb.shape[1], rgb.shape[0]))
+        rgb = np.asarray(cv2.resize(rgb, None, None, factor, factor, cv2.INTER_AREA), np.uint8)
+        rgb = np.asarray(cv2.remap(rgb, *_round_map(layout, (rgb.shape[1], rgb.shape[0])), cv2.INTER_LINEAR), np.uint8)
+    return np.asarray(cv2.resize(rgb, (2 * ROWS, ROWS), interpolation=cv2.INTER_AREA).mean(axis=2), np.float64)
+
+
+@cache
+def _round_map(layout: SphereLayout, size: tuple[int, int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Where the pixels of an equirectangular picture [ROWS, 2 ROWS] lie in one of ``size``."""
+    x, y = np.meshgrid((np.arange(2 * ROWS) + 0.5) / ROWS - 1, (np.arange(ROWS) + 0.5) / ROWS - 0.5)
+    longitude, latitude = np.pi * x, np.pi * y
+    level = np.cos(latitude)
+    rays = np.stack([np.sin(longitude) * level, np.sin(latitude), np.cos(longitude) * level], axis=-1)
+    column, row = layout.places(rays, *size)
+    return column.astype(np.float32), row.astype(np.float32)
+
+
 class PanoramaReader(RigReader):
     """Views of one panorama, which is read once for each."""
 
@@ -107,7 +129,7 @@ class PanoramaReader(RigReader):
         """``open_again``: opens the panorama with the choice of frames. Raises InputError."""
         self._layout = layout
         self.carrier: NDArray[np.uint8] | None = None
-        """See `find_carrier`; these pixels are masked. None: there is nothing, or the panorama is a cube map."""
+        """See `find_carrier`; these pixels are masked. None: there is nothing."""
         super().__init__(panorama_rig(), name, [open_again] * len(NAMES))
         if layout.faces:
             kind = f"{'equi-angular ' * layout.equal_angles}cube map of the faces {layout.faces.upper()}"
@@ -121,7 +143,8 @@ class PanoramaReader(RigReader):
 
     def cut(self, rgb: NDArray[np.uint8], view: int) -> NDArray[np.uint8]:
         if self.carrier is not None:
-            mask = cut_view(cv2.resize(self.carrier, rgb.shape[1::-1]), view) > 0
+            width = self._layout.width_around(rgb.shape[1], rgb.shape[0])
+            mask = cut_view(cv2.resize(self.carrier, (width, width // 2)), view) > 0
             self.transparent = mask if mask.any() else None
         return cut_view(rgb, view, self._layout)
 
@@ -139,7 +162,7 @@ def open_views(spec: str, choice: FrameChoice, layout: SphereLayout) -> Source:
     with open_again() as source:
         step = min(max(1, (source.frame_hint or 1) // SAMPLES), MAX_STEP)
         frames = (frame.rgb for frame in islice(source, 0, SAMPLES * step, step))
-        reader.carrier = None if layout.faces else find_carrier(frames)
+        reader.carrier = find_carrier(frames, layout)
     if reader.carrier is not None:
         reader.warnings.append(f"{reader.name}: what moves along with the camera is masked")
     return Source(reader)

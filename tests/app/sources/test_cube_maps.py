@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.rig import view_of
 from stream_recon.app.sources.cube_maps import EQUI_ANGULAR, SphereLayout, find_layout
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.panorama_views import cut_view, panorama_rig, view_camera
+from stream_recon.app.sources.panorama_views import cut_view, find_carrier, panorama_rig, view_camera
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 from tests.app.sources.film_files import TO_SAMPLE, box, elements, find_box, insert_box, matroska
@@ -225,3 +225,21 @@ def test_directions_lie_where_faces_are() -> None:
     quarter = np.array([np.sin(np.pi / 8), 0, np.cos(np.pi / 8)])
     for layout, wanted in ((EQUI_ANGULAR, 75), (SphereLayout(3, "lfrdbu"), 50 * (1 + np.tan(np.pi / 8)))):
         np.testing.assert_allclose(layout.places(quarter, 300, 200)[0], 100 + wanted - 0.5)
+
+
+@pytest.mark.parametrize("name", ["3x2", "YouTube"])
+def test_who_carries_the_camera_is_found_in_a_cube_map(name: str) -> None:
+    layout = find_layout(cube_map(name, 96))
+    assert layout is not None
+    row, column = divmod("".join(LAYOUTS[name][0].split("/")).index("b"), 3)
+    turns, carrier = LAYOUTS[name][1].get("b", 0), around(seed=9)[:30, :40]
+    walk = [cube_map(name, 96, seed) for seed in range(24)]
+    assert find_carrier(walk, layout) is None
+    for picture in walk:
+        face = np.rot90(picture[96 * row : 96 * (row + 1), 96 * column : 96 * (column + 1)], -turns)
+        face[54:84, 28:68] = carrier
+
+    mask = find_carrier(walk, layout)
+
+    # Behind the camera: at the left and right border of the equirectangular mask, below the horizon.
+    assert mask is not None and mask[80, :12].all() and mask[80, -12:].all() and not mask[:, 40:-40].any()
