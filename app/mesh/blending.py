@@ -18,6 +18,10 @@ from stream_recon.app.mesh.surface import Mesh
 FloatArray = NDArray[np.float32]
 
 
+BAND = 512
+"""Rows of an image that are blended at a time: bounds memory."""
+
+
 @dataclass(frozen=True)
 class Texels:
     """Pixels of an image of the atlas that show triangles, and the sums of their colours."""
@@ -112,16 +116,31 @@ def add_view(texels: Texels, view: SourceView, image: NDArray[np.uint8], weight:
 
 def blend(image: NDArray[np.uint8], texels: Texels, padding: int) -> None:
     """Replace the image's pixels by their means, and move the ``padding`` pixels around them by as much."""
-    some = np.flatnonzero(texels.weight > 0)
-    rows, columns = np.divmod(texels.pixel[some], image.shape[1])
+    height, width = image.shape[:2]
+    blended = np.empty_like(image)
+    for top in range(0, height, BAND):
+        first, last = max(top - padding, 0), min(top + BAND + padding, height)
+        some = slice(*np.searchsorted(texels.pixel, [first * width, last * width]))  # in order
+        known = np.flatnonzero(texels.weight[some] > 0)
+        means = texels.sums[some][known] / texels.weight[some][known, None]
+        places = np.divmod(texels.pixel[some][known] - first * width, width)
+        moved = _moved(image[first:last], places, means, padding)
+        blended[top : top + BAND] = moved[top - first :][:BAND]
+    image[:] = blended
+
+
+def _moved(
+    image: NDArray[np.uint8], places: tuple[NDArray[np.int32], ...], means: FloatArray, padding: int
+) -> NDArray[np.uint8]:
+    """The image with means [K, 3] at rows and columns [K], and the pixels around them moved by as much."""
     difference = np.zeros(image.shape, np.float32)
-    difference[rows, columns] = texels.sums[some] / texels.weight[some, None] - image[rows, columns]
+    difference[places] = means - image[places]
     known = np.zeros(image.shape[:2], np.float32)
-    known[rows, columns] = 1
+    known[places] = 1
     for _ in range(padding):
         near = cv2.blur(known, (3, 3), borderType=cv2.BORDER_CONSTANT)
         grown = cv2.blur(difference, (3, 3), borderType=cv2.BORDER_CONSTANT)
         new = (known == 0) & (near > 1e-6)
         difference[new] = grown[new] / near[new][:, None]
         known[new] = 1
-    image[:] = np.rint(image + difference).clip(0, 255)
+    return np.asarray(np.rint(image + difference).clip(0, 255), np.uint8)

@@ -12,6 +12,8 @@ from stream_recon.app.core.types import Intrinsics
 FloatArray = NDArray[np.float32]
 FRAGMENTS = 1 << 21
 """Pixels of bounding boxes that are tested at a time: bounds memory."""
+CHUNK = 1 << 19
+"""Pixels whose shares are computed at a time, for the same reason."""
 MAP_WIDTH = 1024
 """Columns of the maps for `cv2.remap`, which takes at most 32,767 in each direction."""
 NEAREST = 1e-3
@@ -139,9 +141,20 @@ def barycentric(
     ``perspective``: shares on the triangle in space, not in the image.
     """
     rows, columns = np.nonzero(owner >= 0)
-    corners = faces[owner[rows, columns]]
+    shares = np.empty((len(rows), 3), np.float32)
+    for begin in range(0, len(rows), CHUNK):
+        some = slice(begin, begin + CHUNK)
+        corners = faces[owner[rows[some], columns[some]]]
+        pixels = np.stack([columns[some] + 0.5, rows[some] + 0.5], axis=1)
+        shares[some] = _shares(projection, corners, pixels, perspective=perspective)
+    return rows, columns, shares
+
+
+def _shares(
+    projection: Projection, corners: NDArray[np.int32], pixels: NDArray[np.float64], *, perspective: bool
+) -> NDArray[np.float64]:
     a, b, c = (projection.xy[corners[:, k]].astype(np.float64) for k in range(3))
-    p = np.stack([columns + 0.5, rows + 0.5], axis=1) - a
+    p = pixels - a
     u, v = b - a, c - a
     area = u[:, 0] * v[:, 1] - u[:, 1] * v[:, 0]
     area = np.where(area == 0, 1, area)
@@ -151,7 +164,7 @@ def barycentric(
     if perspective:
         shares /= projection.z[corners]
         shares /= shares.sum(axis=1, keepdims=True)
-    return rows, columns, shares.astype(np.float32)
+    return shares
 
 
 def sampled(image: NDArray[np.uint8], pixels: FloatArray) -> NDArray[np.uint8]:
