@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import cycle
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from threading import Event, Lock
 from types import ModuleType
 from typing import Any, Protocol
@@ -147,22 +149,22 @@ class ProcessGroup:
         started = [start_process(f"{name}-{n}", _serve_on_one_core, make_target) for n in range(count)]
         self._processes = [process for process, _ in started]
         self._workers = [ProcessWorker(connection, process.name, died) for process, connection in started]
-        weakref.finalize(self, _terminate, self._processes)
+        weakref.finalize(self, terminate, self._processes)
 
     def map(self, name: str, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Results of the target's method ``name`` for these arguments. Raises ResourceError if a process has died."""
-        workers = self._workers * (len(tasks) // len(self._workers) + 1)
-        submitted = [worker.submit(name, *task) for worker, task in zip(workers, tasks, strict=False)]
+        submitted = [worker.submit(name, *task) for worker, task in zip(cycle(self._workers), tasks, strict=False)]
         return [task.future.result() for task in submitted]
 
     def close(self) -> None:
         """End the processes at once."""
-        _terminate(self._processes)
+        terminate(self._processes)
         for worker in self._workers:
             worker.close()
 
 
-def _terminate(processes: Sequence[SpawnProcess]) -> None:
+def terminate(processes: Sequence[BaseProcess]) -> None:
+    """End processes at once."""
     for process in processes:
         process.terminate()
 

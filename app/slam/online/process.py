@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.core.worker import ProcessWorker, receive, serve, start_process
+from stream_recon.app.core.worker import ProcessWorker, receive, serve, start_process, terminate
 from stream_recon.app.slam.online.back_end import Item, OnlineBackEnd, SparseMap, output_depth
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
 from stream_recon.app.slam.online.global_ba import GlobalBA
@@ -58,7 +58,7 @@ class ProcessBackEnd:
         # Only the tracking process keeps these connections: when it ends, so do the other two.
         global_ba.close()
         loops.close()
-        weakref.finalize(self, _terminate, self._processes)
+        weakref.finalize(self, terminate, self._processes)
         self._sent: dict[int, FrameResult] = {}
         self.status_line = ""
         self.figures: dict[str, Any] = {}
@@ -116,11 +116,6 @@ class ProcessBackEnd:
         assert result.network is not None
         depth = output_depth(sent, result.network)
         return replace(result, rgb=sent.rgb, confidence=sent.confidence, depth=depth)
-
-
-def _terminate(processes: Sequence[BaseProcess]) -> None:
-    for process in processes:
-        process.terminate()
 
 
 def _serve(connection: Connection, options: dict[str, Any], global_ba: Connection, loops: Connection) -> None:
