@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.gltf import POINTS, Primitive, read_glb
+from stream_recon.app.core.gltf import POINTS, Primitive
 from stream_recon.app.core.transforms import level_axes, up_direction
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.panel import PageOptions
 from stream_recon.app.viewer.picking import Hit, PointingRay, hit_points, hit_triangles, unevenness
 from stream_recon.app.viewer.scene import ViewerScene
-from stream_recon.app.viewer.surfaces import SceneMesh, SurfaceStore
+from stream_recon.app.viewer.scene_mesh import SceneMesh
+from stream_recon.app.viewer.surfaces import SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline
 
 SAMPLE = 40_000
@@ -69,12 +70,7 @@ class SceneContent:
         if mesh is None:
             return [self._surface(ordinal) for ordinal in list(self._surfaces.surfaces)]
         if self._mesh is None or self._mesh[0] is not mesh:
-            try:
-                parts = read_glb(mesh.glb)
-            except ValueError:  # a mesh of another program
-                parts = []
-            R = mesh.R_world_mesh
-            self._mesh = mesh, [moved(part, R, np.zeros(3)) for part in parts]
+            self._mesh = mesh, [moved(part, mesh.R_world_mesh, np.zeros(3)) for part in mesh.parts]
         return self._mesh[1]
 
     def points(self, options: PageOptions) -> Primitive:

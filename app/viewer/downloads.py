@@ -14,7 +14,7 @@ from stream_recon.app.core.box import Box, cut_primitive
 from stream_recon.app.core.gltf import glb, read_glb
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.viewer.points import send_file
-from stream_recon.app.viewer.surfaces import SceneMesh
+from stream_recon.app.viewer.scene_mesh import SceneMesh
 from stream_recon.configs.errors import StreamReconError
 
 END_HEADER = b"end_header\n"

@@ -28,12 +28,19 @@
   new MutationObserver(tidy).observe(document, {childList: true, subtree: true});
 
   const style = document.createElement("style");
-  style.textContent = "[data-stream-recon-menu]::after { content: 'Menu'; margin-left: auto; padding: 0 1em; font: bold 14px sans-serif }";
+  style.textContent = `
+    [data-stream-recon-menu]::after { content: 'Menu'; margin-left: auto; padding: 0 1em; font: bold 14px sans-serif }
+    html:not(.has-status) body { background: #141414 !important }
+    html:not(.has-status) #root { animation: 5s step-end unseen }
+    @keyframes unseen { from { visibility: hidden } }
+    html:not(.has-mesh) [data-stream-recon-mesh] { visibility: hidden }`;
   document.documentElement.append(style);
 
-  // A caption says that the scene loads until some of it is drawn. On a phone the folded panel hides what it says: there
-  // the caption says what happens, or what to do. A small view beside a camera's picture (#small) has no room for it.
-  let isDrawn = false;
+  // A caption says that the scene loads until some of it is drawn, and that the mesh does while a rough shape stands for
+  // it. On a phone the folded panel hides what it says: there the caption says what happens, or what to do. A small view
+  // beside a camera's picture (#small) has no room for it. A file has neither a status nor a nonce.
+  const asked = {}, drawn = {};
+  let hasScene = !nonce, mesh = "";
   const isSmall = location.hash === "#small";
   // The client makes the address of its web socket from the page's, and a web socket's has no such part.
   if (isSmall) history.replaceState(null, "", location.pathname + location.search);
@@ -46,9 +53,14 @@
   };
   const readCaption = () => {
     if (!document.body) return;
-    const isPhone = matchMedia("(max-width: 36em)").matches;
-    const loading = said("status") ? `${said("status")}: loading the scene` : "Loading the scene";
-    const words = isSmall ? "" : !isDrawn ? loading : isPhone ? said("hint") || said("verdict") || said("status") : "";
+    const isPhone = matchMedia("(max-width: 36em)").matches, status = said("status");
+    hasScene = hasScene || Boolean(status);
+    mesh = said("mesh");
+    document.documentElement.classList.toggle("has-status", hasScene);
+    document.documentElement.classList.toggle("has-mesh", Boolean(drawn.mesh));
+    const loading = !drawn.scene ? (status ? `${status}: loading the scene` : "Loading the scene")
+      : mesh && !drawn.mesh ? `A rough shape: loading the ${mesh}` : "";
+    const words = isSmall ? "" : loading || (isPhone ? said("hint") || said("verdict") || status : "");
     if (caption.textContent !== words) {
       caption.textContent = words;
       const verdict = document.querySelector("[data-stream-recon-verdict]");
@@ -148,7 +160,7 @@
         if (dot(cutPlanes[k].xyz, cutPosition.xyz) + cutPlanes[k].w * cutPosition.w < 0.0) discard;
       mainUncut();
     }`;
-  if (!window.WebGL2RenderingContext) { isDrawn = true; return; }
+  if (!window.WebGL2RenderingContext) { drawn.scene = drawn.mesh = true; return; }
   const gl = WebGL2RenderingContext.prototype, {shaderSource, useProgram} = gl;
   gl.shaderSource = function (shader, source) {
     if (wanted(source))
@@ -160,37 +172,39 @@
     useProgram.call(this, program);
     if (program && !programs.has(program)) {
       const place = name => this.getUniformLocation(program, name);
-      programs.set(program, {planes: place("cutPlanes[0]"), count: place("cutCount"), hide: place("cutHide"), version: 0});
+      programs.set(program, {planes: place("cutPlanes[0]"), count: place("cutCount"), hide: place("cutHide"),
+        unsure: this.getAttribLocation(program, "_unsure"), version: 0});
     }
     this.cutProgram = program ? programs.get(program) : null;
   };
   // A surface or points have more elements than a camera's picture, and splats more than lines. The client's own axes,
   // which are drawn before it is connected, do not count.
-  let isAwaited = false;
-  const awaitPicture = context => {  // software draws seconds after it was asked to
-    isAwaited = true;
+  const awaitPicture = (context, what) => {  // software draws seconds after it was asked to
+    asked[what] = true;
     const fence = context.fenceSync(context.SYNC_GPU_COMMANDS_COMPLETE, 0);
     const look = () => {
-      if (context.getSyncParameter(fence, context.SYNC_STATUS) === context.SIGNALED) { isDrawn = true; readCaption(); }
+      if (context.getSyncParameter(fence, context.SYNC_STATUS) === context.SIGNALED) { drawn[what] = true; readCaption(); }
       else setTimeout(look, 100);
     };
     setTimeout(look, 100);
   };
-  const LEAST_DRAWN = 5000, LEAST_SPLATS = 20000;
+  // Of triangles only the rough shape and keyframes' surfaces have percentages.
+  const isMesh = (context, program) => !context.getVertexAttrib(program.unsure, context.VERTEX_ATTRIB_ARRAY_ENABLED);
+  const LEAST_DRAWN = 5000, LEAST_SPLATS = 20000, HIDE_ROUGH = 2;
   for (const name of ["drawArrays", "drawElements", "drawArraysInstanced", "drawElementsInstanced"]) {
     const draw = gl[name], isIndexed = name.includes("Elements");
     gl[name] = function (...args) {
-      const program = this.cutProgram;
-      if (!isAwaited) {
-        const elements = isIndexed ? args[1] * (args[4] || 1) : args[2] * (args[3] || 1);
-        if (elements > (program && program.count ? LEAST_DRAWN : LEAST_SPLATS) && said("status"))
-          awaitPicture(this);
+      const program = this.cutProgram, isCut = program && program.count;
+      const elements = isIndexed ? args[1] * (args[4] || 1) : args[2] * (args[3] || 1);
+      if (hasScene && elements > (isCut ? LEAST_DRAWN : LEAST_SPLATS)) {
+        if (!asked.scene) awaitPicture(this, "scene");
+        if (mesh && !asked.mesh && isCut && isIndexed && isMesh(this, program)) { awaitPicture(this, "mesh"); update(); }
       }
-      if (program && program.count && program.version !== version) {
+      if (isCut && program.version !== version) {
         program.version = version;
         this.uniform4fv(program.planes, values);
         this.uniform1i(program.count, count);
-        this.uniform1f(program.hide, cut.hide);
+        this.uniform1f(program.hide, Math.max(cut.hide, asked.mesh ? HIDE_ROUGH : 0));
       }
       draw.apply(this, args);
     };

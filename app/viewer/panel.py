@@ -267,8 +267,9 @@ class PagePanel:
         self._shown = self.show.value
         self.hidden.value = self._hides[self._shown]
 
-    def show_counts(self, text: str) -> None:
-        content = _paragraph(text)
+    def show_counts(self, text: str, mesh: str = "") -> None:
+        """Show what the page has; ``mesh``: name of a mesh that it draws later than a rough shape."""
+        content = _paragraph(text, f'data-stream-recon-mesh="{mesh}"' if mesh else "")
         if self._counts.content != content:
             self._counts.content = content
 
@@ -303,8 +304,8 @@ class PagePanel:
             self._events.changed()
 
 
-def _paragraph(text: str) -> str:
-    return f'<div style="padding: 0 12px 8px; font-size: 0.875em; line-height: 1.4">{markup(text)}</div>'
+def _paragraph(text: str, attributes: str = "") -> str:
+    return f'<div {attributes} style="padding: 0 12px 8px; font-size: 0.875em; line-height: 1.4">{markup(text)}</div>'
 
 
 def set_theme(gui: Any, *, dark: bool) -> None:

@@ -26,7 +26,8 @@ from stream_recon.app.viewer.nodes import (
 from stream_recon.app.viewer.panel import PageOptions
 from stream_recon.app.viewer.place_layers import PlaceLayers
 from stream_recon.app.viewer.points import HIDE_STEP
-from stream_recon.app.viewer.surfaces import SceneMesh, SurfaceStore
+from stream_recon.app.viewer.scene_mesh import SceneMesh
+from stream_recon.app.viewer.surfaces import SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
 CAMERA = (122, 132, 150)
@@ -137,9 +138,11 @@ class ViewerScene:
         if self.mesh is not None and self._mesh_node is not self.mesh:
             self._mesh_node = self.mesh
             x, y, z, w = quaternion_xyzw(self.mesh.R_world_mesh[None])[0]
-            self._server.scene.add_glb(
-                "/surface/mesh", self.mesh.glb, wxyz=(w, x, y, z), cast_shadow=False, receive_shadow=False
-            )
+            for name, content in (("/surface/rough", self.mesh.rough), ("/surface/mesh", self.mesh.glb)):
+                if content is not None:
+                    self._server.scene.add_glb(
+                        name, content, wxyz=(w, x, y, z), cast_shadow=False, receive_shadow=False
+                    )
 
     def _sync_cameras(self, timeline: Timeline, typical_depth: float) -> None:
         views = _spaced_views(timeline, typical_depth)

@@ -49,6 +49,9 @@ def start_server(
     requests, messages = guards.RequestGuard(host, f"viser-v{viser.__version__}", token, public), guards.MessageGuard()
     with _quiet_console(), _guarded(requests, messages, page or PageBody()):
         server = viser.ViserServer(host=host, port=port, verbose=False)
+    # Surfaces are drawn without light; the client hides the scene until it has prepared its light.
+    server.scene.configure_environment_map(None)
+    server.scene.configure_default_lights(cast_shadow=False)
     messages.find_control = partial(_find_control, server)
     loop = server.get_event_loop()
     loop.call_soon_threadsafe(

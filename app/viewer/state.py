@@ -17,8 +17,9 @@ from stream_recon.app.viewer.pages import Page
 from stream_recon.app.viewer.panel import PageOptions, PanelEvents, SharedPanel, set_theme
 from stream_recon.app.viewer.points import FILE_NAME, RankedPoints, ply_bytes, ranked_points, send_bytes
 from stream_recon.app.viewer.scene import ViewerScene
+from stream_recon.app.viewer.scene_mesh import SceneMesh
 from stream_recon.app.viewer.splats import SplatLayer
-from stream_recon.app.viewer.surfaces import SceneMesh, SurfaceStore
+from stream_recon.app.viewer.surfaces import SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline, make_view
 from stream_recon.configs.schema import PointsConfig
 
@@ -125,7 +126,7 @@ class ViewerState:
             self.pages.pop(client_id, None)  # it left before it was taken in
         pages = list(self.pages.values())
         options = [page.panel.options() for page in pages]
-        depth = self.cameras.typical_depth
+        depth, mesh = self.cameras.typical_depth, self.scene.mesh
         self.scene.sync(self.store, self.surfaces, self.timeline, self.map_layer, options, depth)
         for page, chosen in zip(pages, options, strict=True):
             page.scene.sync(self.scene, self.store, self.timeline, chosen, depth)
@@ -134,8 +135,9 @@ class ViewerState:
                 self.cameras.go_inside(page.client)
             page.panel.layers.offer(self.scene.place)
             page.panel.offer_map(not self.map_layer.empty, self.timeline.revised)
-            page.panel.show_counts(self._counts(chosen, skipped))
-            page.panel.allow_hiding(chosen.shows_points or self.scene.mesh is None)
+            late = mesh.title if mesh and mesh.rough and chosen.shows_surfaces else ""
+            page.panel.show_counts(self._counts(chosen, skipped), late)
+            page.panel.allow_hiding(chosen.shows_points or mesh is None)
             page.tools.sync(self.unit)
             page.panel.label_saves({**self._saves, **self.labels, **(IN_BOX if page.tools.box is not None else {})})
         self.panel.show_status(f"{status} · paused" if self.panel.paused else status)
@@ -209,9 +211,8 @@ class ViewerState:
         if self.content.is_empty:
             return "no frames yet"
         if options.shows_surfaces:
-            mesh = self.scene.mesh
             count = len(self.surfaces.surfaces)
-            parts.append(f"mesh of {mesh.triangles:,} triangles" if mesh else f"surfaces of {count:,} keyframes")
+            parts.append(self.scene.mesh.title if self.scene.mesh else f"surfaces of {count:,} keyframes")
         if options.shows_points:
             shown = self.store.count(options.points)
             parts.append(count_text(shown, max(self.cloud_points or 0, shown)))

@@ -1,16 +1,13 @@
-"""The viewer's textured surfaces: one for each keyframe that shows something new, within fixed limits; or a mesh."""
+"""The viewer's textured surfaces: one for each keyframe that shows something new, within fixed limits."""
 
-import struct
 from dataclasses import dataclass, field, replace
 from itertools import count
-from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import depth_factors
-from stream_recon.app.core.input_file import MAX_MESH_BYTES, parse_json, read_file
 from stream_recon.app.core.types import FrameResult, Intrinsics
 from stream_recon.app.viewer.surface_grid import (
     TEXTURE_SIDE,
@@ -41,22 +38,6 @@ SHIFT_TOLERANCE = 0.004
 """Shift of the principal point, in focal lengths, that a surface may keep after a revision."""
 
 VERSIONS = count()
-
-
-@dataclass(frozen=True)
-class SceneMesh:
-    """A mesh of the complete scene."""
-
-    glb: bytes
-    R_world_mesh: NDArray[np.float64]
-    """Rotation [3, 3] from the axes of the file to the world."""
-    triangles: int
-
-    @classmethod
-    def read(cls, path: Path, R_world_mesh: NDArray[np.floating]) -> "SceneMesh":
-        """The mesh of a GLB file. Raises OSError."""
-        content = read_file(path, MAX_MESH_BYTES)
-        return cls(content, np.array(R_world_mesh, np.float64), _triangle_count(content))
 
 
 @dataclass(frozen=True)
@@ -309,15 +290,3 @@ class SurfaceStore:
             or sum(s.size for s in surfaces) > limits.bytes
             or sum(s.pixels for s in surfaces) > limits.texture_pixels
         )
-
-
-def _triangle_count(glb: bytes) -> int:
-    """Number of triangles of a GLB file; 0 where it cannot be read."""
-    try:
-        (length,) = struct.unpack_from("<I", glb, 12)
-        document = parse_json(glb[20 : 20 + length])
-        accessors = document["accessors"]
-        primitives = [p for mesh in document["meshes"] for p in mesh["primitives"]]
-        return sum(accessors[p["indices"]]["count"] // 3 for p in primitives if "indices" in p)
-    except (struct.error, ValueError, LookupError, TypeError):
-        return 0

@@ -25,9 +25,9 @@ from stream_recon.app.viewer.nodes import MapLayer
 from stream_recon.app.viewer.panel import WAITING, PanelEvents
 from stream_recon.app.viewer.place_layers import PlaceLayers
 from stream_recon.app.viewer.points import send_file
+from stream_recon.app.viewer.scene_mesh import SceneMesh
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.state import ViewerState
-from stream_recon.app.viewer.surfaces import SceneMesh
 from stream_recon.app.viewer.update_queue import DenseUpdate, FrameUpdate, UpdateQueue
 from stream_recon.configs.schema import PointsConfig
 

@@ -32,3 +32,4 @@ def test_the_scene_is_drawn_still_and_framed_with_its_name(browser: Any, tmp_pat
     assert still == 3, "something plays"
     # Two of the room's walls, green and blue, are in the middle of the picture.
     assert (np.bincount(seen.argmax(axis=1), minlength=3)[1:] > 200).all()
+    assert "Loading" not in browser.execute_script("return document.body.innerText")

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import pytest
 import viser
 from numpy.typing import NDArray
 
+from stream_recon.app.core.gltf import Primitive, glb
 from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.viewer.overview import FreeView
+from stream_recon.app.viewer.scene_mesh import ROUGH_UNSURE, SceneMesh
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
@@ -284,6 +287,33 @@ def test_every_open_on_a_slow_connection_is_the_chosen_view(browser: Any) -> Non
             browser.execute_cdp_cmd("Emulation.setCPUThrottlingRate", {"rate": 1})
             free = {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
             browser.execute_cdp_cmd("Network.emulateNetworkConditions", free)
+
+
+def test_a_rough_shape_stands_for_the_mesh_until_it_is_drawn(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
+    viewer, feeder = fed
+    feeder.end_at(12)
+    viewer.finish()
+    assert viewer.flush()
+    whole = viewer.state.content.surfaces()
+    red, blue = ([painted(part, colour) for part in whole] for colour in ([255, 0, 0], [0, 0, 255]))
+    unsure = [replace(part, unsure=np.full(len(part.xyz), ROUGH_UNSURE, np.float32)) for part in red]
+    # A file of one triangle stands for a mesh that has not arrived.
+    none = Primitive(np.eye(3, dtype=np.float32), np.array([[0, 1, 2]], np.int32))
+    viewer.state.show_mesh(SceneMesh(glb([none]), np.eye(3), blue, glb(unsure)))
+    assert viewer.flush()
+    browser.get(viewer.url)
+    wait_for(lambda: "A rough shape: loading the mesh of " in page_text(browser))
+    wait_for(lambda: share_of_hue(scene_pixels(browser), 0) > 0.1)
+    assert "showing mesh of" not in page_text(browser)
+    viewer.state.show_mesh(SceneMesh(glb(blue), np.eye(3), blue, glb(unsure)))
+    assert viewer.flush()
+    wait_for(lambda: "showing mesh of" in page_text(browser))
+    assert "rough" not in page_text(browser)
+    wait_for(lambda: share_of_hue(scene_pixels(browser), 2) > 0.1 and not share_of_hue(scene_pixels(browser), 0))
+
+
+def painted(part: Primitive, colour: list[int]) -> Primitive:
+    return Primitive(part.xyz, part.faces, np.tile(np.uint8(colour), (len(part.xyz), 1)))
 
 
 @pytest.mark.slow
