@@ -24,6 +24,8 @@ MAX_SENDS = 40
 """Most times that a view is sent."""
 LOST_FROM_VIEW = 0.05
 """Share of the subject that may leave the opening view since it was chosen; above it a new one is chosen."""
+FOV = float(np.radians(50.0))
+"""Vertical field of view: in a much wider one, what stands upright leans outward."""
 FLAT_FOV = float(np.radians(1.0))
 """Field of view without perspective, about: from so far away, things in the back are as large as in front."""
 FLAT_DEPTH = 12.0
@@ -47,6 +49,8 @@ class ClientView:
     """Share of the subject below which another view is chosen."""
     inside: bool = False
     """Whether it opens at a camera of the path."""
+    fov: float = FOV
+    """Vertical field of view in radians, as it was set: a page reports the last one for a while."""
 
 
 class ViewerCameras:
@@ -107,7 +111,7 @@ class ViewerCameras:
         if self._start is None or not len(self.subject):
             return
         points, _ = self.subject.world(self._timeline)
-        usual = overview.FreeView.of_window(self._server.initial_camera.fov, *overview.USUAL_WINDOW)
+        usual = overview.FreeView.of_window(FOV, *overview.USUAL_WINDOW)
         if reframe or self._opening is None or overview.share_in_view(points, self._opening, usual) < self._share:
             self._opening = self._opening_view(usual)
             self._share = overview.share_in_view(points, self._opening, usual) - LOST_FROM_VIEW
@@ -117,7 +121,7 @@ class ViewerCameras:
             state = self.clients.get(client.client_id)
             if state is None or state.moved or state.sent is None:
                 continue
-            if reframe or overview.share_in_view(points, state.sent, _free_view(client)) < state.share:
+            if reframe or overview.share_in_view(points, state.sent, _free_view(client, state)) < state.share:
                 state.sent = None
         self.send()
 
@@ -130,7 +134,7 @@ class ViewerCameras:
             if state is None or state.moved or (state.reported and state.sent is not None):
                 continue
             if state.sent is None:
-                free = _free_view(client)
+                free = _free_view(client, state)
                 points, _ = self.subject.world(self._timeline)
                 if state.inside:
                     view = overview.inner_view(
@@ -159,7 +163,7 @@ class ViewerCameras:
         if self._start is None or state is None:
             return
         state.moved = state.inside = False
-        self._show(client, state, self._opening_view(_free_view(client), compared))
+        self._show(client, state, self._opening_view(_free_view(client, state), compared))
 
     def go_inside(self, client: Any) -> None:
         """Open at a camera of the path, unless the client's user has moved the view.
@@ -174,22 +178,22 @@ class ViewerCameras:
 
     def set_flat(self, client: Any, flat: bool) -> None:
         """Show a client's view without perspective, or with it again; what is in its middle keeps its size."""
-        camera = client.camera
-        fov = FLAT_FOV if flat else self._server.initial_camera.fov
-        ratio = np.tan(camera.fov / 2) / np.tan(fov / 2)
+        camera, state = client.camera, self.clients.get(client.client_id)
+        if state is None:
+            return
+        fov = FLAT_FOV if flat else FOV
+        ratio = np.tan(state.fov / 2) / np.tan(fov / 2)
         position, target = np.array(camera.position), np.array(camera.look_at)
         if flat:
             camera.max_orbit_distance = FAR_ORBIT
-        else:
-            camera.near, camera.far = USUAL_NEAR, USUAL_FAR
-        camera.fov = float(fov)
+        state.fov = fov
         self._put(client, overview.View(target + ratio * (position - target), target, np.array(camera.up_direction)))
 
     def look_down(
         self, client: Any, R: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
     ) -> None:
         """Look straight down on a box; ``low``, ``high`` [3]: in axes x right, y up, z down the page, ``R`` [3, 3]."""
-        free = _free_view(client)
+        free = _free_view(client, self.clients.get(client.client_id, ClientView()))
         width, height = high[0] - low[0], high[2] - low[2]
         distance = overview.MARGIN * max(width / (free.left + free.right), height / (2 * free.upright))
         middle = (low + high) / 2
@@ -207,7 +211,7 @@ class ViewerCameras:
         state = self.clients.get(client.client_id)
         if state is not None:
             state.moved = True
-            _move_to(client, view)
+            _move_to(client, view, state.fov)
 
     def _up(self) -> NDArray[np.float64]:
         if self.surface_up is not None:
@@ -230,8 +234,9 @@ class ViewerCameras:
             state.sent, state.sent_at, state.reported = view, time.monotonic(), False
         if state.sends > 1:
             # What the server takes for the page's camera is what it sent: an equal one would not be sent again.
-            _move_to(client, overview.View(view.position + 0.01 * (view.position - view.target), view.target, view.up))
-        _move_to(client, view)
+            away = overview.View(view.position + 0.01 * (view.position - view.target), view.target, view.up)
+            _move_to(client, away, state.fov)
+        _move_to(client, view, state.fov)
 
     def _report(self, state: ClientView, position: NDArray[np.float64]) -> None:
         """Note where a client's camera is."""
@@ -247,16 +252,16 @@ class ViewerCameras:
                 self.on_misplaced()
 
 
-def _free_view(client: Any) -> overview.FreeView:
-    camera = client.camera
-    return overview.FreeView.of_window(camera.fov, camera.image_width, camera.image_height)
+def _free_view(client: Any, state: ClientView) -> overview.FreeView:
+    return overview.FreeView.of_window(state.fov, client.camera.image_width, client.camera.image_height)
 
 
-def _move_to(client: Any, view: overview.View) -> None:
+def _move_to(client: Any, view: overview.View, fov: float) -> None:
+    camera, near, far = client.camera, USUAL_NEAR, USUAL_FAR
+    if fov == FLAT_FOV:
+        distance = float(np.linalg.norm(view.position - view.target))
+        depth = FLAT_DEPTH * distance * np.tan(fov / 2)
+        near, far = max(distance - depth, USUAL_NEAR), distance + depth
     with client.atomic():
-        if client.camera.fov < 2 * FLAT_FOV:
-            distance = float(np.linalg.norm(view.position - view.target))
-            depth = FLAT_DEPTH * distance * np.tan(client.camera.fov / 2)
-            client.camera.near, client.camera.far = max(distance - depth, USUAL_NEAR), distance + depth
-        client.camera.up_direction = view.up
-        client.camera.position, client.camera.look_at = view.position, view.target
+        camera.fov, camera.near, camera.far, camera.up_direction = fov, near, far, view.up
+        camera.position, camera.look_at = view.position, view.target

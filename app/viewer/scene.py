@@ -92,7 +92,8 @@ class ViewerScene:
         typical_depth: float,
     ) -> None:
         """Send changes. ``pages``: the choices of all pages; ``typical_depth`` sets the size of cameras."""
-        self._sync_points(store)
+        if self.mesh is None or any(page.shows_points for page in pages):
+            self._sync_points(store)
         self._sync_surfaces(surfaces, timeline)
         bare = (chunk.first for chunk in store.chunks if surfaces.is_bare(chunk.first, chunk.last))
         self.bare = set(bare) if self.mesh is None and surfaces.dropped else set()

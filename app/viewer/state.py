@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
-from stream_recon.app.viewer.cameras import ViewerCameras
+from stream_recon.app.viewer.cameras import FOV, ViewerCameras
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.content import SceneContent
 from stream_recon.app.viewer.downloads import cut_cloud, cut_mesh
@@ -204,6 +204,7 @@ class ViewerState:
         server.scene.world_axes.visible = False
         server.scene.set_up_direction("-y")
         server.initial_camera.position, server.initial_camera.look_at = (0.0, -0.3, -0.6), (0.0, 0.0, 1.0)
+        server.initial_camera.fov = FOV
 
     def _counts(self, options: PageOptions, skipped: int) -> str:
         """What a page shows, in one line."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stream_recon.app.viewer.measure import distances
 from stream_recon.app.viewer.viewer import Viewer, show_results
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result
@@ -103,9 +104,8 @@ def test_two_clicks_measure_the_room(browser: Any, viewer: Viewer, phone: bool) 
         for number, (x, y) in enumerate(places, start=1):
             click_scene(browser, x, y)
             wait_for(lambda number=number: len(page.tools.picks) == number)
-        first, second = (pick.point for pick in page.tools.picks)
-        length = np.linalg.norm(second - first)
-        wait_for(lambda: f"{length:.1f}"[:3] in page_text(browser) and "units" in page_text(browser))
+        (measured,) = distances(page.tools.picks, viewer.state.unit)
+        wait_for(lambda: measured.text in page_text(browser) and "units" in measured.text)
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
