@@ -230,7 +230,7 @@ class LevelConfig:
     """Deviation of a floor's normals: rough ground bends by more."""
     plumb: float = 0.3
     """Weight of plumb surfaces, of which there are many in any direction, beside level ones."""
-    roll_deg: float = 3.0
+    roll_deg: float = 1.5
     roll_cost: float = 0.05
     """Share of the surface that outweighs cameras which are tilted sideways by ``roll_deg``, as by a hand."""
     samples: int = 3000

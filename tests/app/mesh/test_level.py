@@ -56,6 +56,15 @@ def test_a_slope_that_the_cameras_do_not_share_stays_a_slope() -> None:
     assert error_deg(mesh_of(across), looking_down(0)) < 6
 
 
+def test_cameras_that_turned_level_know_better_than_a_slanted_floor_among_bushes() -> None:
+    rng = np.random.default_rng(0)
+    floor = FLOOR @ Rotation.from_euler("x", 6, degrees=True).as_matrix().T
+    bushes = [quad([0, 0, 3], *(rotation.as_matrix()[:2]).tolist()) for rotation in Rotation.random(48, rng)]
+    turned = Rotation.from_euler("Y", np.linspace(-30, 30, 9)[:, None], degrees=True).as_matrix()
+    assert error_deg(mesh_of(floor, *bushes), turned) < 3.5
+    assert error_deg(mesh_of(floor, *bushes), looking_down(0)) > 4, "cameras that hardly turned do not"
+
+
 def test_without_a_surface_the_cameras_decide() -> None:
     empty = Mesh(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.uint8), np.zeros((0, 3), np.int32))
     R = looking_down(10)
