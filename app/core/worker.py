@@ -7,7 +7,7 @@ import multiprocessing
 import signal
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,13 +17,15 @@ from multiprocessing.context import SpawnProcess
 from multiprocessing.process import BaseProcess
 from threading import Event, Lock
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from stream_recon.app.core.cores import limit_cores
+from stream_recon.app.core.cores import limit_cores, usable_cores
 from stream_recon.app.core.platform import ignore_interrupts
 from stream_recon.configs.errors import ResourceError
 
 PROCESS_DIED = "a process has ended, perhaps out of memory"
+
+T = TypeVar("T")
 
 StopTest = Callable[[], bool]
 """Asked now and then during a task; True: the result is no longer needed."""
@@ -156,11 +158,48 @@ class ProcessGroup:
         submitted = [worker.submit(name, *task) for worker, task in zip(cycle(self._workers), tasks, strict=False)]
         return [task.future.result() for task in submitted]
 
+    def begin(self, function: Callable[[], T]) -> "Future[T]":
+        """Call a function in the first process, whose target is `_Calls`."""
+        return self._workers[0].submit("call", function).future
+
     def close(self) -> None:
         """End the processes at once."""
         terminate(self._processes)
         for worker in self._workers:
             worker.close()
+
+
+class Companion:
+    """Another process for calls beside this one's work, if ``is_wanted``, a core is left, and it may start."""
+
+    def __init__(self, name: str, *, is_wanted: bool = True) -> None:
+        self._group: ProcessGroup | None = None
+        if is_wanted and usable_cores() > 1 and may_start_processes():
+            self._group = ProcessGroup(name, 1, _Calls)
+
+    def call(self, function: Callable[[], T], meanwhile: Iterable[object] = ()) -> T:
+        """The result of a function, which has to be one that can be pickled where there is another process.
+
+        ``meanwhile``: work that is done here until the result is there; none without another process.
+        """
+        if self._group is not None:
+            task = self._group.begin(function)
+            for _ in meanwhile:
+                if task.done():
+                    break
+            with suppress(ResourceError):  # it has died
+                return task.result()
+        return function()
+
+    def close(self) -> None:
+        """End the process at once."""
+        if self._group is not None:
+            self._group.close()
+
+
+class _Calls:
+    def call(self, _: StopTest, function: Callable[[], T]) -> T:
+        return function()
 
 
 def terminate(processes: Sequence[BaseProcess]) -> None:

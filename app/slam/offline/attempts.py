@@ -5,14 +5,15 @@ the network, structure from motion is tried, from images alone.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.worker import Companion
 from stream_recon.app.slam.ba import robust_ba
-from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.matching.covisibility import PairMatches
 from stream_recon.app.slam.matching.matching import Tracks, build_tracks
 from stream_recon.app.slam.matching.two_view import rotation_errors_deg
@@ -46,7 +47,7 @@ class Attempt:
     """The network's error of a turn between keyframes, where its motions are weighed by their errors."""
 
     @property
-    def fit(self) -> BAState:
+    def fit(self) -> robust_ba.BAState:
         return self.candidate.fit
 
     @property
@@ -99,12 +100,22 @@ class Attempt:
             return self.test.is_better(self.fit, other.fit)
         return self.test.is_certain(self.fit)
 
+    def ahead(self) -> Iterator[object]:
+        """What is asked of an attempt that stays as it is, computed in parts."""
+        yield self.judgement
+        if not self.invites_another:
+            yield self.path_error
+            is_left = self.path_error is not None and self.path_error.is_larger
+            if not is_left and not self.judgement.selection.fallback.any():
+                yield self.with_network_motions
+
     def laid_out(self) -> "Attempt":
         """The attempt with separate segments placed relative to each other as by the network."""
         layout = self.data.keyframe_segment, self.data.T_keyframes
         fit = segments.with_network_layout(self.fit, *layout, None, self.config.segments)
         return self if fit is self.fit else replace(self, candidate=replace(self.candidate, fit=fit))
 
+    @cached_property
     def path_error(self) -> PathError | None:
         """Error of the map's path, where the evidence for it is not clear by itself."""
         is_clear = self.judgement.evidence.total.mean() > self.config.clear_evidence
@@ -119,6 +130,7 @@ class Attempt:
         is_known = given.is_known[self.data.keyframes]
         return replace(self, candidate=with_known_motions(self.candidate, self.initializer, self.test, is_known))
 
+    @cached_property
     def with_network_motions(self) -> "Attempt":
         """The attempt, or one that weighs the network's motions by their errors."""
         if self.test.refined_before or self.data.rig is not None:
@@ -152,16 +164,23 @@ class AttemptSource:
 
     def attempts(self) -> Iterator[Attempt]:
         """Attempts, each made when it is asked for."""
-        if self.fixed:
-            given = self.from_fixed(self.test(self.matches))
-            yield from [given] if given is not None else []
-            return
-        first = None if self.unordered else self.from_poses(self.test(self.matches))
-        if first is not None:
-            yield first
-        second = self.from_images(first)
-        if second is not None:
-            yield second
+        with closing(self._companion):
+            if self.fixed:
+                given = self.from_fixed(self.test(self.matches))
+                yield from [given] if given is not None else []
+                return
+            first = None if self.unordered else self.from_poses(self.test(self.matches))
+            if first is not None:
+                yield first
+            second = self.from_images(first)
+            if second is not None:
+                yield second
+
+    @cached_property
+    def _companion(self) -> Companion:
+        """Chooses lenses."""
+        is_wanted = not self.known_intrinsics and len(self.data.views) >= self.config.companion_frames
+        return Companion("refinement", is_wanted=is_wanted)
 
     def test(self, matches: PairMatches) -> HeldOutTest:
         """Test of maps by the held-out ones of these matches."""
@@ -193,8 +212,7 @@ class AttemptSource:
             other = network_only.from_poses()
             if _agrees_better(test, other, best):
                 best, initializer = other, network_only
-        best = _with_camera_model(initializer, best, test)
-        return Attempt(data, test, initializer, best, before_px, config)
+        return self._with_camera_model(Attempt(data, test, initializer, best, before_px, config))
 
     def from_fixed(self, test: HeldOutTest) -> Attempt | None:
         """Attempt that leaves the poses as they are; None with too few matches."""
@@ -206,8 +224,8 @@ class AttemptSource:
             fixed=True,
             config=config.start,
         )
-        best = _with_camera_model(initializer, initializer.from_poses(), test)
-        return Attempt(data, test, initializer, best, initializer.before_px, config, from_images=True)
+        best, before_px = initializer.from_poses(), initializer.before_px
+        return self._with_camera_model(Attempt(data, test, initializer, best, before_px, config, from_images=True))
 
     def from_images(self, first: Attempt | None) -> Attempt | None:
         """Attempt from structure from motion; None where no pair of images begins it.
@@ -228,11 +246,22 @@ class AttemptSource:
         is_followed = first is not None and first.is_contradicted
         T_otherwise = first.fit.scene.T_world_camera if first is not None and is_followed else data.T_keyframes
         candidate = initializer.from_reconstruction(structure, test.training_matches, T_otherwise)
-        candidate = _with_camera_model(initializer, candidate, test)
         shown = {int(number) for number in data.keyframe_segment[structure.registered]}
         joined = replace(data, views=segments.joined(data.views, shown))
         before_px = initializer.before_px if first is None else first.before_px
-        return Attempt(joined, test, initializer, candidate, before_px, config, from_images=True)
+        return self._with_camera_model(Attempt(joined, test, initializer, candidate, before_px, config, True))
+
+    def _with_camera_model(self, attempt: Attempt) -> Attempt:
+        """The attempt, or one with another lens if its held-out error is smaller."""
+        if self.known_intrinsics:
+            return attempt
+        initializer, candidate, test = attempt.initializer, attempt.candidate, attempt.test
+        # The lens stays, as a rule: what follows then is computed meanwhile.
+        best = self._companion.call(initializer.camera_model_choice(candidate, test.held_out), attempt.ahead())
+        other = None if best is None else initializer.with_camera_model(candidate, best)
+        if other is None or not _agrees_better(test, other, candidate):
+            return attempt
+        return replace(attempt, candidate=other)
 
 
 def choose(attempts: Iterator[Attempt]) -> Attempt | None:
@@ -251,17 +280,11 @@ def training_tracks(test: HeldOutTest) -> Tracks:
     return build_tracks([len(features) for features in test.data.features], test.training_matches)
 
 
-def triangulated(fit: BAState, data: VideoData, tracks: Tracks) -> BAState:
+def triangulated(fit: robust_ba.BAState, data: VideoData, tracks: Tracks) -> robust_ba.BAState:
     """A map's poses, lens and depth scales with the points of all tracks, also of those that it does not explain."""
     scene = fit.scene
     start = initial_state(scene.T_world_camera, scene.camera_model, data.features, tracks, scene.log_depth_scale)
     return robust_ba.retriangulated(start)
-
-
-def _with_camera_model(initializer: Initializer, candidate: InitialCandidate, test: HeldOutTest) -> InitialCandidate:
-    """The candidate, or the one with another lens if its held-out error is smaller."""
-    other = initializer.with_camera_model(candidate, test.held_out)
-    return other if other is not None and _agrees_better(test, other, candidate) else candidate
 
 
 def _agrees_better(test: HeldOutTest, candidate: InitialCandidate, other: InitialCandidate) -> bool:

@@ -40,6 +40,8 @@ class RefineConfig:
     """Features of each photograph, and of all together as far as these limits allow; bounds the time of matching."""
     clear_evidence: float = 0.1
     """Evidence for the map, as a share of the image, from which its path is surely more accurate than the network's."""
+    companion_frames: int = 48
+    """Frames that are worth another process, whose start takes half a second of a core."""
     keyframes: KeyframeConfig = KEYFRAMES
     segments: SegmentConfig = SEGMENTS
     start: StartConfig = START

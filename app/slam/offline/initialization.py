@@ -1,9 +1,9 @@
 """Initial candidates of a refinement, each adjusted: from the network's or the online poses, from structure from
 motion, or with another camera model. `attempts` chooses between them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from stream_recon.app.slam.matching.matching import Matches, Tracks
 from stream_recon.app.slam.matching.relative_poses import Edge
 from stream_recon.app.slam.offline import camera_model_selection, hierarchical_ba
 from stream_recon.app.slam.offline.all_frames import PoseInterpolator
-from stream_recon.app.slam.offline.camera_model_selection import DISTORTION, DistortionConfig
+from stream_recon.app.slam.offline.camera_model_selection import DISTORTION, CameraModelFit, DistortionConfig
 from stream_recon.app.slam.offline.hierarchical_ba import HIERARCHY, HierarchyConfig
 from stream_recon.app.slam.offline.incremental_sfm import Reconstruction
 from stream_recon.app.slam.offline.report import InitialPoses
@@ -124,27 +124,29 @@ class Initializer:
         name: Start = "stream" if self.from_online else "network"
         return self._adjusted(name, self._initial, self.network_motions(), self._rounds, priors)
 
-    def with_camera_model(
+    def camera_model_choice(
         self, candidate: InitialCandidate, held_out: camera_model_selection.Held
-    ) -> InitialCandidate | None:
-        """Candidate with the lens that held-out tracks prefer; None: about that of the candidate.
+    ) -> Callable[[], CameraModelFit | None]:
+        """Function that chooses the lens of a candidate; another process may call it.
 
         ``held_out``: matches of features that the candidate was not fitted to.
         """
-        if self.known_intrinsics:
-            return None
         scene = candidate.fit.scene
         begin = scene if candidate.start == "matches" else self._initial.scene
         part = _part(held_out, len(self.features), self.config)
-        best = camera_model_selection.best_camera_model(
+        return partial(
+            camera_model_selection.best_camera_model,
             hierarchical_ba.subset(self._state(begin, replace(scene.camera_model, k1=0.0)), part),
             hierarchical_ba.composed(candidate.motions, part, self.config.hierarchy),
             candidate.priors,
             (round(2 * self.camera_model.cx), round(2 * self.camera_model.cy)),
             self.config.distortion,
         )
-        if best is None:
-            return None
+
+    def with_camera_model(self, candidate: InitialCandidate, best: CameraModelFit) -> InitialCandidate | None:
+        """Candidate with the lens that was chosen; None: about that of the candidate."""
+        scene = candidate.fit.scene
+        begin = scene if candidate.start == "matches" else self._initial.scene
         camera_model, config = best.state.scene.camera_model, self.config
         if best.priors.k1_sigma == candidate.priors.k1_sigma:
             change = abs(float(np.log(camera_model.focal / scene.camera_model.focal)))

@@ -210,7 +210,7 @@ class _Stages:
         if self.options.keeps_poses:
             return replace(findings, selection=Selection(np.zeros(len(findings.data.keyframes), bool)))
         with self.progress.stage("judgement"):
-            selection, error = findings.attempt.judgement.selection, findings.attempt.path_error()
+            selection, error = findings.attempt.judgement.selection, findings.attempt.path_error
         if error is not None and error.is_larger:
             selection = Selection(np.ones_like(selection.fallback), error.reason)
         if findings.data.keyframe_rig is not None:
@@ -225,7 +225,7 @@ class _Stages:
         attempt, given = findings.attempt, self.options.given
         if not findings.selection.fallback.any() and not self.options.keeps_poses:
             with self.progress.stage("adjustment again"):
-                attempt = attempt.with_known_motions(given) if given else attempt.with_network_motions()
+                attempt = attempt.with_known_motions(given) if given else attempt.with_network_motions
         selection = findings.selection.with_untied(attempt.candidate.untied)
         return replace(findings, attempt=attempt, selection=self._with_online(attempt, selection))
 

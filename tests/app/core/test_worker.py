@@ -1,16 +1,20 @@
 """Background workers: the same in a thread and in a process; stopped tasks and dead processes."""
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
+from stream_recon.app.core import cores
 from stream_recon.app.core.worker import (
     BackgroundWorker,
+    Companion,
     ProcessGroup,
     ProcessWorker,
     StopTest,
@@ -107,6 +111,36 @@ def test_a_group_gives_results_in_order_and_says_that_a_process_died() -> None:
             group.map("add", [(1,), (1,)])
     finally:
         group.close()
+
+
+def test_a_companion_calls_a_function_while_other_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "all_cores", lambda: 2)
+    companion, done = Companion("companion"), list[int]()
+    try:
+        assert companion.call(os.getpid, (done.append(number) for number in range(1))) != os.getpid()
+        assert done == [0]
+        endless = companion.call(partial(time.sleep, 0.3), (time.sleep(0.01) for _ in range(10**6)))
+        assert endless is None
+        with pytest.raises(ValueError, match="literal"):
+            companion.call(partial(int, "no number"))
+        # It dies in the call, which is then made here.
+        assert companion.call(partial(_kill_other, os.getpid())) == os.getpid()
+    finally:
+        companion.close()
+
+
+def test_on_one_core_a_companion_is_this_process_and_nothing_is_done_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "all_cores", lambda: 1)
+    companion, done = Companion("companion"), list[int]()
+    assert companion.call(os.getpid, (done.append(number) for number in range(1))) == os.getpid()
+    assert done == []
+    companion.close()
+
+
+def _kill_other(here: int) -> int:
+    if os.getpid() != here:
+        os.kill(os.getpid(), 9)
+    return here
 
 
 def test_a_script_without_a_guard_may_start_processes(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_recon.app.core import cores
 from stream_recon.app.core.transforms import Similarity, rotation_matrix
 from stream_recon.app.evaluation.metrics import PoseErrors, pose_errors
 from stream_recon.app.slam.matching.features import detect
@@ -65,6 +66,19 @@ def test_a_drifting_walk_is_put_right(drifted: Walk) -> None:
         assert len(state.points) and state.depth_scale.shape == (16,)
     kept = found.keyframes
     assert np.allclose(drifted.states[-1].T_world_camera[kept], found.T_world_camera[kept])
+
+
+@pytest.mark.parametrize("lens", [1.0, pytest.param(0.6, marks=pytest.mark.slow)])
+def test_another_process_changes_no_digit(lens: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The lens stays, or is another one, and what was computed meanwhile is of no use.
+    monkeypatch.setattr(cores, "all_cores", lambda: 2)
+    truth = walk(12)
+    video = Video(truth, drifting(truth, turn_deg=3.0, move=0.3), focal=lens * FOCAL)
+    alone, helped = (
+        refine(video.views(), video, video.scale, None, replace(REFINE, companion_frames=frames)) for frames in (99, 1)
+    )
+    assert np.array_equal(helped.T_world_camera, alone.T_world_camera)
+    assert helped.camera_model == alone.camera_model
 
 
 @pytest.mark.slow
