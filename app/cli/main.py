@@ -4,12 +4,12 @@ Command files import only what their options need; bodies import the rest, so th
 loaded after threads and GPUs are configured.
 """
 
+import atexit
 import copy
 import difflib
 import inspect
 import os
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -96,31 +96,45 @@ for word, command in COMMANDS.items():
     app.command(word, help=_help(command))(command)
 
 
+def program() -> None:
+    """`main` in a process that then ends at once.
+
+    Python's own end takes half a second with torch, and aborts where a camera's thread still waits in OpenCV.
+    """
+    code: object = None
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
 def main() -> None:
     """Run the program with the arguments of the command line."""
     arguments = sys.argv[1:]
     if len(arguments) == 1 and arguments[0] in COMMANDS and Path(arguments[0]).exists():
-        _leave(exit_code(lambda: _refuse_name(arguments[0])))
+        sys.exit(exit_code(lambda: _refuse_name(arguments[0])))
     if arguments and arguments[0] not in COMMANDS:
         _leave_where_names_are_misread(arguments)
-    try:
-        typer.main.get_command(app).main(arguments, prog_name=PROGRAM)
-    except SystemExit as end:
-        _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+    typer.main.get_command(app).main(arguments, prog_name=PROGRAM)
 
 
 def _leave_where_names_are_misread(arguments: list[str]) -> None:
     """Exit with a hint at a misspelt command, a pattern that the shell expanded, or a file named like an option."""
     first = arguments[0]
     if first.startswith("-") and Path(first).exists():
-        _leave(exit_code(lambda: _refuse(f"for the file {first} write ./{first}")))
+        sys.exit(exit_code(lambda: _refuse(f"for the file {first} write ./{first}")))
     images = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp")
     similar = difflib.get_close_matches(first, COMMANDS, n=1, cutoff=0.75)
     if similar and first.isalpha() and not Path(first).exists():
-        _leave(exit_code(lambda: _refuse(f"no command, file or folder '{first}': did you mean '{similar[0]}'?")))
+        sys.exit(exit_code(lambda: _refuse(f"no command, file or folder '{first}': did you mean '{similar[0]}'?")))
     if len(arguments) > 1 and all(name.lower().endswith(images) and Path(name).is_file() for name in arguments[:2]):
         folder = Path(first).parent
-        _leave(exit_code(lambda: _refuse(f"several images: give their folder, {folder}, or a pattern in quotes")))
+        sys.exit(exit_code(lambda: _refuse(f"several images: give their folder, {folder}, or a pattern in quotes")))
 
 
 def _refuse(message: str) -> int:
@@ -131,15 +145,5 @@ def _refuse_name(word: str) -> int:
     raise InputError(f"'{word}' is a command: for the file or folder of that name write ./{word}")
 
 
-def _leave(code: int) -> None:
-    """Exit. Where a camera's thread still waits in OpenCV, Python's own exit would abort once that thread returns."""
-    if any(thread.daemon and thread.name.startswith("read ") for thread in threading.enumerate()):
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-        os._exit(code)
-    sys.exit(code)
-
-
 if __name__ == "__main__":
-    main()
+    program()

@@ -8,14 +8,11 @@ import numpy as np
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity
-from stream_recon.app.metric_scale.rig import measure_stereo_scale
 from stream_recon.app.result.amend import amend
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.run_record import METRIC_SCALE, RIG
 from stream_recon.app.run.options import RunOptions
-from stream_recon.app.stages.refinement_input import images_of, rig_frames
-from stream_recon.app.stages.refinement_output import revision_to
 from stream_recon.app.stages.stage import Stage, StageContext
 
 
@@ -39,6 +36,9 @@ class RigStage(Stage):
         return RIG in context.result.run
 
     def run(self, context: StageContext) -> Sequence[str]:
+        from stream_recon.app.stages.refinement_input import rig_frames
+        from stream_recon.app.stages.refinement_output import revision_to
+
         result = context.result
         frames = rig_frames(result, result.cameras)
         assert frames is not None
@@ -61,6 +61,9 @@ class RigStage(Stage):
 
 def _measured(context: StageContext, result: ResultFolder) -> tuple[tuple[float, ...], float]:
     """The scale of a rig whose cameras are apart. Raises InputError."""
+    from stream_recon.app.metric_scale.rig import measure_stereo_scale
+    from stream_recon.app.stages.refinement_input import images_of, rig_frames
+
     cameras = result.with_depth(result.cameras)
     images, frames = images_of(result, cameras, context.open_again), rig_frames(result, cameras)
     assert frames is not None

@@ -266,18 +266,17 @@ def test_a_program_may_end_while_frames_come(stream: Any) -> None:
 
 
 STALLED = """
-import atexit, sys, threading, time
+import sys, threading, time
 from stream_recon.app.cli import main
 
 def command():
     print("all is said")
     sys.exit(2)
 
-atexit.register(print, "taken down")
 threading.Thread(target=time.sleep, args=(60,), name="read camera 0", daemon=True).start()
 main.app.command("datasets")(command)
 sys.argv = ["stream-recon", "datasets"]
-main.main()
+main.program()
 """
 
 
