@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -31,6 +31,15 @@ class Cancel:
         """Raises Cancelled once the end was requested."""
         if self.requested:
             raise Cancelled
+
+    def checked(self, report: Callable[[int, int], None]) -> Callable[[int, int], None]:
+        """The function, which raises Cancelled once the end was requested."""
+
+        def checking(done: int, total: int) -> None:
+            self.check()
+            report(done, total)
+
+        return checking
 
 
 @contextmanager

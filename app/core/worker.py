@@ -158,10 +158,6 @@ class ProcessGroup:
         submitted = [worker.submit(name, *task) for worker, task in zip(cycle(self._workers), tasks, strict=False)]
         return [task.future.result() for task in submitted]
 
-    def begin(self, function: Callable[[], T]) -> "Future[T]":
-        """Call a function in the first process, whose target is `_Calls`."""
-        return self._workers[0].submit("call", function).future
-
     def close(self) -> None:
         """End the processes at once."""
         terminate(self._processes)
@@ -169,32 +165,25 @@ class ProcessGroup:
             worker.close()
 
 
-class Companion:
+class Companion(ProcessGroup):
     """Another process for calls beside this one's work, if ``is_wanted``, a core is left, and it may start."""
 
     def __init__(self, name: str, *, is_wanted: bool = True) -> None:
-        self._group: ProcessGroup | None = None
-        if is_wanted and usable_cores() > 1 and may_start_processes():
-            self._group = ProcessGroup(name, 1, _Calls)
+        super().__init__(name, int(is_wanted and usable_cores() > 1 and may_start_processes()), _Calls)
 
     def call(self, function: Callable[[], T], meanwhile: Iterable[object] = ()) -> T:
         """The result of a function, which has to be one that can be pickled where there is another process.
 
         ``meanwhile``: work that is done here until the result is there; none without another process.
         """
-        if self._group is not None:
-            task = self._group.begin(function)
+        for worker in self._workers:
+            task: Future[T] = worker.submit("call", function).future
             for _ in meanwhile:
                 if task.done():
                     break
             with suppress(ResourceError):  # it has died
                 return task.result()
         return function()
-
-    def close(self) -> None:
-        """End the process at once."""
-        if self._group is not None:
-            self._group.close()
 
 
 class _Calls:

@@ -19,21 +19,21 @@ def apply_metric_scale(
     result: ResultFolder,
     metres: MetricScale,
     on_progress: Callable[[int, int], None] | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
     view: RunView | None = None,
 ) -> None:
     """Convert a result to metres. Depth files, causal poses and the network's poses do not change.
 
     Args:
         metres: scale of the current world, from `measure_scale`.
+        on_progress: see `write_cloud`.
         view: shows the causal result and its revisions.
 
-    Raises Cancelled; OutputError: no disk space, or a damaged file. Nothing has changed then.
+    Raises OutputError: no disk space, or a damaged file. Nothing has changed then.
     """
     current = T_current_own(result.run)
     metres = metres.after(current)
     change = metres.T_metric_own @ current.inverse()
-    move_world(result, change, {METRIC_SCALE: metres.to_json()}, on_progress, cancelled, view)
+    move_world(result, change, {METRIC_SCALE: metres.to_json()}, on_progress, view)
 
 
 def move_world(
@@ -41,7 +41,6 @@ def move_world(
     change: Similarity,
     record: dict[str, Any],
     on_progress: Callable[[int, int], None] | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
     view: RunView | None = None,
 ) -> None:
     """Move a result into another world and unit; arguments and errors as of `apply_metric_scale`.
@@ -55,7 +54,7 @@ def move_world(
     tracks = read_tracks(result.folder)
     if tracks is not None:
         tracks = replace(tracks, points=change.apply(tracks.points))
-    amend(result, revision, record, tracks, on_progress, cancelled)
+    amend(result, revision, record, tracks, on_progress)
     if view is not None:
         view.revise(revision_since_causal(cameras))
         if tracks is not None:

@@ -18,7 +18,6 @@ def amend(
     record: dict[str, Any],
     tracks: SparseTracks | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
 ) -> None:
     """Apply a revision to a finished result: new poses, cloud and entries of ``run.json``.
 
@@ -28,15 +27,15 @@ def amend(
     Args:
         record: entries to set in ``run.json``.
         tracks: triangulated points; None removes those of an earlier refinement.
-        on_progress, cancelled: see `write_cloud`.
+        on_progress: see `write_cloud`.
 
-    Raises Cancelled; OutputError: no space, or a damaged file. The result is unchanged then.
+    Raises OutputError: no space, or a damaged file. The result is unchanged then.
     """
     folder = result.folder
     changes = {frame.index: frame for frame in revision.frames}
     cameras = [c.revised(changes[c.index]) if c.index in changes else c for c in result.cameras]
     with FolderChange(folder) as change:
-        write_result_cloud(change.part(POINTS_NAME), result.amended(cameras, record), on_progress, cancelled)
+        write_result_cloud(change.part(POINTS_NAME), result.amended(cameras, record), on_progress)
         # The rest writes little and is not cancelled.
         number = revision_of(result) + 1
         change_cameras(change, cameras, number)
@@ -51,17 +50,13 @@ def amend(
         change.commit()
 
 
-def rebuild_cloud(
-    result: ResultFolder,
-    on_progress: Callable[[int, int], None] | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> None:
+def rebuild_cloud(result: ResultFolder, on_progress: Callable[[int, int], None] | None = None) -> None:
     """Write ``points.ply`` anew from the present depth maps of a finished result, for example after dense stereo.
 
-    ``on_progress``, ``cancelled``: see `write_cloud`. The result is unchanged after its errors, and after a kill.
+    ``on_progress``: see `write_cloud`. The result is unchanged after its errors, and after a kill.
     """
     with FolderChange(result.folder) as change:
-        write_result_cloud(change.part(POINTS_NAME), result, on_progress, cancelled)
+        write_result_cloud(change.part(POINTS_NAME), result, on_progress)
         numbers = result.run.get("revisions")
         if isinstance(numbers, dict) and numbers.get("points") != numbers.get("cameras"):
             # Another step may have changed the file since the result was read.

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.cores import serial_opencv, usable_cores
 from stream_recon.app.core.per_frame_arrays import PerFrameArrays
 from stream_recon.app.core.ply import colours, positions
@@ -78,16 +77,14 @@ class PointCloud:
             self._written.append(pose=result.T_world_camera[:3], depth_scale=depth_scale)
         self._ends.append(self._ply.count)
 
-    def rebuild(
-        self, on_progress: Callable[[int, int], None] | None = None, cancelled: Callable[[], bool] = lambda: False
-    ) -> None:
+    def rebuild(self, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Replace the file by one with the poses of ``cameras.json``; the last step before `close`.
 
         See `write_cloud`; the old file stays after its errors.
         """
         with FolderChange(self._folder) as change:
             part, count = change.part(POINTS_NAME), len(self._written)
-            write_cloud(part, self._config.voxel, self._frames(), count, on_progress, cancelled)
+            write_cloud(part, self._config.voxel, self._frames(), count, on_progress)
             change.commit()
 
     def close(self) -> None:
@@ -120,16 +117,14 @@ def write_cloud(
     frames: Iterator[Callable[[], ColouredPoints]],
     count: int,
     on_progress: Callable[[int, int], None] | None,
-    cancelled: Callable[[], bool],
 ) -> None:
     """Write the points of ``count`` frames in order, thinned by voxels, on all cores and in bounded memory.
 
     Args:
         frames: computes each frame's points; called in several threads.
-        on_progress: called with the number of frames done, and ``count``.
-        cancelled: polled after each frame.
+        on_progress: called with the number of frames done, and ``count``; may raise `Cancelled`.
 
-    Raises Cancelled; OutputError: no space, or a damaged file.
+    Raises OutputError: no space, or a damaged file.
     """
     voxels, ply = VoxelTable(voxel), PlyFile(path)
 
@@ -147,8 +142,6 @@ def write_cloud(
                 else in_order(pool, computed, zip(frames, strict=True), ahead=2 * threads)
             )
             for done, (keys, (xyz, rgb)) in enumerate(work, start=1):
-                if cancelled():
-                    raise Cancelled
                 new = voxels.take_first(keys)
                 ply.append(xyz[new], rgb[new])
                 if on_progress is not None:
@@ -161,7 +154,6 @@ def write_result_cloud(
     path: Path,
     result: ResultFolder,
     on_progress: Callable[[int, int], None] | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
     config: PointsConfig | None = None,
 ) -> None:
     """Write the cloud of a result's best depth maps to ``path``; see `write_cloud`. ``config``: None: the result's."""
@@ -172,4 +164,4 @@ def write_result_cloud(
         partial(frames.world_points, camera, others) if is_new else _no_points
         for camera, others, is_new in new_views(cameras, config.voxel)
     )
-    write_cloud(path, config.voxel, points, len(cameras), on_progress, cancelled)
+    write_cloud(path, config.voxel, points, len(cameras), on_progress)

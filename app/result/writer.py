@@ -136,15 +136,10 @@ class ResultWriter:
             self._write_revisions(summary)
             self._write_record(summary)
 
-    def finish(
-        self,
-        summary: RunSummary,
-        on_progress: Callable[[int, int], None] | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
-    ) -> bool:
+    def finish(self, summary: RunSummary, on_progress: Callable[[int, int], None] | None = None) -> bool:
         """Write pending revisions, rebuild the cloud, write the final ``run.json`` and close.
 
-        Without any result the folder is not changed. Where the rebuild, see `write_cloud`, was cancelled, the result is
+        Without any result the folder is not changed. Where ``on_progress``, see `write_cloud`, cancels, the result is
         False, the old cloud stays, and ``run.json`` has ``interrupted``. Raises OutputError; files written so far stay.
         """
         if self._cameras is None:
@@ -157,7 +152,7 @@ class ResultWriter:
             if self.cloud != "never":
                 # Also without revisions: while the run went on, only earlier frames could confirm a point.
                 try:
-                    self._cloud.rebuild(on_progress, cancelled)
+                    self._cloud.rebuild(on_progress)
                     self._applied = replace(self._applied, points=self._revisions)
                 except Cancelled:
                     complete = False

@@ -9,7 +9,7 @@ import dataclasses
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -119,7 +119,7 @@ def reconstruct(
         run.finish(interrupted=True)
         raise
     else:
-        return run.finish(interrupted=interrupted, rebuild=partial(run.observer.on_step, "points"))
+        return run.finish(interrupted=interrupted)
     finally:
         if writer is not None:
             writer.close()
@@ -208,7 +208,7 @@ class _PipelineRun:
         self._source.interrupt()
         self.dispatcher.close()
 
-    def finish(self, *, interrupted: bool, rebuild: Callable[[int, int], None] | None = None) -> RunSummary:
+    def finish(self, *, interrupted: bool) -> RunSummary:
         """Finish the result folder as far as possible. Raises OutputError."""
         summary = self.summary(interrupted=interrupted)
         summary = replace(summary, verdict=judge(evidence_record(summary)).to_json())
@@ -220,7 +220,7 @@ class _PipelineRun:
                 self._writer.checkpoint(summary)
             return summary
         with cancel_on_signals() as cancel:
-            rebuilt = self._writer.finish(summary, rebuild, cancel)
+            rebuilt = self._writer.finish(summary, cancel.checked(partial(self.observer.on_step, "points")))
         if rebuilt:
             return summary
         return replace(summary, interrupted=True, warnings=(*summary.warnings, POINTS_OUTDATED))

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Certainty, ImageTransform
-from stream_recon.app.core.views import RunView
 from stream_recon.app.result.amend import rebuild_cloud
 from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, dense_path, encoded_image, write_dense_beside
 from stream_recon.app.result.disk_limit import bytes_without
@@ -63,9 +62,8 @@ class DenseStage(Stage):
     def run(self, context: StageContext) -> Sequence[str]:
         from stream_recon.app.localization.build import update_map
 
-        progress = context.progress("dense depth")
         try:
-            report = densify_result(context.result, context.open_again, self, progress, context.view, context.max_bytes)
+            report = write_dense_depth(context, self)
             rebuild_cloud(context.result, partial(context.observer.on_step, "points"))
             update_map(context.folder)
         except InputError as error:
@@ -93,10 +91,6 @@ class DenseReport:
     seconds: float = 0.0
 
 
-Report = Callable[[int, int], None]
-"""Called with the number of keyframes done, and of all."""
-
-
 def why_not_dense(result: ResultFolder, open_again: Callable[[], Source] | None) -> str | None:
     """Why a result has nothing to compute dense depth from; None where it has."""
     if result.refinement_id is None:
@@ -106,31 +100,25 @@ def why_not_dense(result: ResultFolder, open_again: Callable[[], Source] | None)
     return "the refinement kept the network's poses" if DenseInput.of(result) is None else None
 
 
-def densify_result(
-    result: ResultFolder,
-    open_again: Callable[[], Source] | None,
-    stage: DenseStage,
-    on_progress: Report = lambda done, total: None,
-    view: RunView | None = None,
-    max_bytes: int | None = None,
-) -> DenseReport:
+def write_dense_depth(context: StageContext, stage: DenseStage) -> DenseReport:
     """Compute and write the dense depth maps of a refined result.
 
-    Args:
-        open_again: opens the source again, with the same choice of frames.
-        on_progress: may raise `Cancelled`.
-        view: shows each map.
-        max_bytes: bound for all files of the result; None: no bound.
-
     Raises:
-        InputError: see `why_not_dense`, the source cannot be read, or ``max_bytes`` does not suffice.
+        Cancelled.
+        InputError: see `why_not_dense`, the source cannot be read, or the bound of the files' size does not suffice.
         OutputError: a file cannot be written.
         The result is unchanged then.
     """
+    result, open_again = context.result, context.open_again
     job = DenseInput.of(result)
     if job is None or open_again is None:
         raise InputError(why_not_dense(result, open_again) or "the result is not refined")
-    return _Writing(job, stage, on_progress, view, max_bytes).run(open_again)
+    return _Writing(job, stage, context).run(open_again)
+
+
+def densify_result(result: ResultFolder, open_again: Callable[[], Source], stage: DenseStage) -> DenseReport:
+    """`write_dense_depth` by itself."""
+    return write_dense_depth(StageContext(result.folder, open_again), stage)
 
 
 @dataclass
@@ -139,9 +127,7 @@ class _Writing:
 
     job: DenseInput
     stage: DenseStage
-    on_progress: Report
-    view: RunView | None
-    max_bytes: int | None
+    context: StageContext
     images: dict[int, bytes] = field(default_factory=dict)
     """JPEG files of the keyframes whose maps are not complete yet."""
     written: dict[int, Path] = field(default_factory=dict)
@@ -158,11 +144,11 @@ class _Writing:
             (folder / DENSE_FOLDER).mkdir(exist_ok=True)
         _remove_useless(self.job.result)
         stereo = DenseStereo.on(self.stage.device, self.stage.side, self.stage.stereo, total)
-        if self.max_bytes is not None:
+        if self.context.max_bytes is not None:
             # Until the end, earlier maps of the same refinement need room, too.
-            self.room = self.max_bytes - bytes_without(folder, "")
+            self.room = self.context.max_bytes - bytes_without(folder, "")
         started = time.monotonic()
-        self.on_progress(0, total)
+        self.context.progress("dense depth")(0, total)
         try:
             with open_again() as source, ThreadPoolExecutor(1, "views") as pool:
                 frames = frames_of(source, self.job.keyframes)
@@ -205,9 +191,9 @@ class _Writing:
                     raise InputError("it would exceed --max-disk")
             self.counts += np.bincount(dense.certainty.ravel(), minlength=len(Certainty))
             report.keyframes += 1
-            if self.view is not None:
-                self.view.show_dense(stored.result(camera), stored.image)
-            self.on_progress(report.keyframes, len(self.job.keyframes))
+            if self.context.view is not None:
+                self.context.view.show_dense(stored.result(camera), stored.image)
+            self.context.progress("dense depth")(report.keyframes, len(self.job.keyframes))
 
 
 def _remove_useless(result: ResultFolder) -> None:

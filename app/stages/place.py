@@ -60,7 +60,7 @@ class ScaleStage(Stage):
         if isinstance(source, PosesChoice):
             source = known_poses.fit_known_poses(result, source).track
         change = measure_scale(result, source, text, context.open_again, context.progress("markers"))
-        apply_metric_scale(result, change, context.progress("points"), context.cancel, context.view)
+        apply_metric_scale(result, change, context.progress("points"), context.view)
         return [_described(change.after(T_current_own(result.run)))]
 
 
@@ -91,7 +91,7 @@ class UnitStage(Stage):
         source = np.array([own[camera.index] for camera in known])
         S = align(source, np.array([camera.T_world_camera[:3, 3] for camera in known]))
         unit = replace(unit, T_metric_own=S, how=f"as in {self.known.folder.resolve().name}: {unit.how}")
-        apply_metric_scale(result, unit, context.progress("points"), context.cancel, context.view)
+        apply_metric_scale(result, unit, context.progress("points"), context.view)
         return []
 
 
@@ -116,8 +116,7 @@ class OntoStage(Stage):
         return bool(context.result.run.get(ONTO))
 
     def run(self, context: StageContext) -> Sequence[str]:
-        progress = context.progress("points")
-        report = put_onto(context.result, self.target, progress, context.cancel, context.view)
+        report = put_onto(context.result, self.target, context.progress("points"), context.view)
         changes = record_changes(context.folder, self.target)
         counts = f"{len(changes.added)} frames show something new, {len(changes.gone)} earlier ones what is gone"
         return [f"in the world of {self.target}: {report.keyframes} keyframes agree", f"{CHANGES_NAME}: {counts}"]
@@ -127,12 +126,11 @@ def put_onto(
     result: ResultFolder,
     target: Path,
     on_progress: Callable[[int, int], None] | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
     view: RunView | None = None,
 ) -> "Alignment":
     """Move a refined result into the world and unit of ``target``, a result of the same place.
 
-    Raises InputError where the two share no view, OutputError, Cancelled; the result is unchanged then.
+    Raises InputError where the two share no view, OutputError; the result is unchanged then.
     """
     from stream_recon.app.localization.alignment import NotAligned, align_results
     from stream_recon.app.localization.localize import LocalizationMap
@@ -155,7 +153,7 @@ def put_onto(
     if unit is not None:
         how = f"as in {target.resolve().name}: {unit.how}"
         record[METRIC_SCALE] = replace(unit, T_metric_own=own, given=f"onto {target.resolve().name}", how=how).to_json()
-    move_world(result, alignment.S_first_second, record, on_progress, cancelled, view)
+    move_world(result, alignment.S_first_second, record, on_progress, view)
     return alignment
 
 

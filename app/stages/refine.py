@@ -57,23 +57,14 @@ class RefineStage(Stage):
 
     def run(self, context: StageContext) -> Sequence[str]:
         # Heavy: a run imports the stages before its first frame.
-        from stream_recon.app.stages.refinement import refine_result
+        from stream_recon.app.stages.refinement import write_refinement
         from stream_recon.app.stages.refinement_input import STORED_IMAGES
 
         known = None
         if self.poses is not None and (choice := parse_poses(self.poses)).use != "scale":
             known = fit_known_poses(context.result, choice)
             context.observer.on_message(known.how)
-        report = refine_result(
-            context.result,
-            context.open_again,
-            context.listeners,
-            context.view,
-            context.observer,
-            context.cancel,
-            keep_map=self.keep_map,
-            known=known,
-        )
+        report = write_refinement(context, keep_map=self.keep_map, known=known)
         _bound_map(context)
         if context.open_again is None:
             context.observer.on_message(STORED_IMAGES, warning=True)

@@ -55,7 +55,7 @@ class RigStage(Stage):
         if context.view:
             context.view.revise(revision)
         record[RIG] = {"scales": [float(np.median(scale[frames.view == view])) for view in range(len(frames.rig))]}
-        amend(result, revision, record, None, context.progress("points"), context.cancel)
+        amend(result, revision, record, None, context.progress("points"))
         return lines
 
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -41,12 +42,7 @@ class StageContext:
 
     def progress(self, step: str) -> Callable[[int, int], None]:
         """Function for the number done and the total of a step. It raises Cancelled."""
-
-        def report(done: int, total: int) -> None:
-            self.cancel.check()
-            self.observer.on_step(step, done, total)
-
-        return report
+        return self.cancel.checked(partial(self.observer.on_step, step))
 
 
 class Stage(ABC):

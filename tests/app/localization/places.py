@@ -14,7 +14,8 @@ from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.source import open_source
-from stream_recon.app.stages.refinement import refine_result
+from stream_recon.app.stages.refinement import write_refinement
+from stream_recon.app.stages.stage import StageContext
 from tests.app.fake_engine import run_info
 from tests.app.slam.room import FOCAL, SIZE, Video, drifting, picture
 
@@ -37,7 +38,7 @@ def write_refined(folder: Path, truth: FloatArray, draw: int = 0, zoom: float = 
     for result in video.results:
         writer.add(result)
     writer.finish(RunSummary(interrupted=False, frames_read=len(truth), frames_reconstructed=len(truth)))
-    refine_result(read_result(folder), partial(open_source, str(images)))
+    write_refinement(StageContext(folder, partial(open_source, str(images))))
     return video
 
 

@@ -13,7 +13,7 @@ import pytest
 from stream_recon.app.cli.console import result_consoles
 from stream_recon.app.cli.progress import TerminalObserver
 from stream_recon.app.cli.view import show_result
-from stream_recon.app.core.cancel import Cancelled
+from stream_recon.app.core.cancel import Cancel, Cancelled
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.formats import export
 from stream_recon.app.metric_scale import apply, measure
@@ -211,8 +211,10 @@ def test_ctrl_c_leaves_the_result_as_it_was(room: Path, monkeypatch: pytest.Monk
     result = read_result(room)
     metres = measure.measure_scale(result, given, text)
     before = {path: path.read_bytes() for path in room.rglob("*") if path.is_file()}
+    cancel = Cancel()
+    cancel.request()
     with pytest.raises(Cancelled):
-        apply.apply_metric_scale(result, metres, cancelled=lambda: True)
+        apply.apply_metric_scale(result, metres, cancel.checked(lambda done, total: None))
     assert {path: path.read_bytes() for path in room.rglob("*") if path.is_file()} == before
 
     def stop(*_: object) -> None:

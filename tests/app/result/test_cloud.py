@@ -178,13 +178,13 @@ def test_a_rebuild_that_is_stopped_leaves_the_old_file(
 
     def progress(done: int, _total: int) -> None:
         calls.append(done)
-        if done == 10 and how == "ctrl-c":
-            raise KeyboardInterrupt
+        if done == 10 and how != "error":
+            raise KeyboardInterrupt if how == "ctrl-c" else Cancelled
 
     if how == "error":
         (tmp_path / "depth" / "000010.npz").write_bytes(b"broken")
     if how == "asked":
-        assert writer.finish(DONE, progress, lambda: len(calls) == 10) is False
+        assert writer.finish(DONE, progress) is False
     else:
         with pytest.raises(KeyboardInterrupt if how == "ctrl-c" else OutputError):
             writer.finish(DONE, progress)
@@ -219,8 +219,12 @@ def test_writing_anew_that_is_stopped_leaves_the_old_cloud(tmp_path: Path, how: 
     room_writer(tmp_path, walk()[:12]).finish(DONE)
     before = (tmp_path / "points.ply").read_bytes()
     if how == "asked":
+
+        def stop(done: int, _total: int) -> None:
+            raise Cancelled
+
         with pytest.raises(Cancelled):
-            rebuild_cloud(read_result(tmp_path), cancelled=lambda: True)
+            rebuild_cloud(read_result(tmp_path), stop)
     else:
         (tmp_path / "depth" / "000007.npz").write_bytes(b"broken")
         with pytest.raises(OutputError):

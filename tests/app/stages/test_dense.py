@@ -14,16 +14,29 @@ from stream_recon.app.result.dense import DENSE_FOLDER
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result, read_run, result_of
 from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME
+from stream_recon.app.run.listeners import RunObserver
 from stream_recon.app.run.options import RunOptions
 from stream_recon.app.sources.source import open_source
-from stream_recon.app.stages.dense import DenseStage, densify_result, why_not_dense
-from stream_recon.app.stages.refinement import refine_result
+from stream_recon.app.stages.dense import DenseStage, why_not_dense, write_dense_depth
+from stream_recon.app.stages.refinement import write_refinement
+from stream_recon.app.stages.stage import StageContext
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.slam.room import FOCAL, Video, drifting, picture, walk
 from tests.app.stages.chains import run_stage
 
 FRAMES = 8
 OPTIONS = DenseStage(side=192, device="cpu")
+
+
+class StopsAt(RunObserver):
+    """Ends the work after so many keyframes."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def on_step(self, step: str, done: int, total: int, note: str = "") -> None:
+        if done == self.last:
+            raise Cancelled
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +47,7 @@ def refined(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1), focal=FOCAL)
     video.write_images(base / "images")
     video.write_result(base / "out", known_camera=True)
-    refine_result(read_result(base / "out"), partial(open_source, str(base / "images")))
+    write_refinement(StageContext(base / "out", partial(open_source, str(base / "images"))))
     return base / "images", base / "out"
 
 
@@ -43,7 +56,7 @@ def dense(refined: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
     images, out = refined
     folder = tmp_path_factory.mktemp("dense") / "out"
     shutil.copytree(out, folder)
-    densify_result(read_result(folder), partial(open_source, str(images)), OPTIONS)
+    write_dense_depth(StageContext(folder, partial(open_source, str(images))), OPTIONS)
     return folder
 
 
@@ -98,12 +111,8 @@ def test_the_cloud_is_made_of_dense_maps(dense: Path, tmp_path: Path) -> None:
 def test_a_stopped_run_leaves_the_result_unchanged(folder: Path, refined: tuple[Path, Path]) -> None:
     record = read_run(folder)
 
-    def stop(done: int, total: int) -> None:
-        if done == 2:
-            raise Cancelled
-
     with pytest.raises(Cancelled):
-        densify_result(read_result(folder), partial(open_source, str(refined[0])), OPTIONS, stop)
+        write_dense_depth(StageContext(folder, partial(open_source, str(refined[0])), StopsAt(2)), OPTIONS)
 
     assert read_run(folder) == record
     assert not (folder / DENSE_FOLDER).exists()
@@ -115,12 +124,9 @@ def test_a_stopped_second_run_leaves_the_first_maps(dense: Path, refined: tuple[
     shutil.copytree(dense, folder)
     before = {path.name: path.read_bytes() for path in (folder / DENSE_FOLDER).iterdir()}
 
-    def stop(done: int, total: int) -> None:
-        if done == 3:
-            raise Cancelled
-
     with pytest.raises(Cancelled):
-        densify_result(read_result(folder), partial(open_source, str(refined[0])), DenseStage(128, "cpu"), stop)
+        source = partial(open_source, str(refined[0]))
+        write_dense_depth(StageContext(folder, source, StopsAt(3)), DenseStage(128, "cpu"))
 
     assert {path.name: path.read_bytes() for path in (folder / DENSE_FOLDER).iterdir()} == before
     result = read_result(folder)
@@ -133,7 +139,7 @@ def test_a_second_run_replaces_the_first_maps(dense: Path, refined: tuple[Path, 
     shutil.copytree(dense, folder)
     (folder / DENSE_FOLDER / "000000.npz.0123456789abcdef.part").write_bytes(b"half")
 
-    densify_result(read_result(folder), partial(open_source, str(refined[0])), DenseStage(128, "cpu"))
+    write_dense_depth(StageContext(folder, partial(open_source, str(refined[0]))), DenseStage(128, "cpu"))
 
     result = read_result(folder)
     assert {path.name for path in (folder / DENSE_FOLDER).iterdir()} == {f"{i:06d}.npz" for i in result.dense}
@@ -157,8 +163,9 @@ def test_maps_of_another_refinement_do_not_count(dense: Path, tmp_path: Path) ->
 def test_max_disk_leaves_dense_depth_out(folder: Path, refined: tuple[Path, Path]) -> None:
     used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
+    context = StageContext(folder, partial(open_source, str(refined[0])), max_bytes=used + 1000)
     with pytest.raises(InputError, match="--max-disk"):
-        densify_result(read_result(folder), partial(open_source, str(refined[0])), OPTIONS, max_bytes=used + 1000)
+        write_dense_depth(context, OPTIONS)
 
     assert not (folder / DENSE_FOLDER).exists()
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from stream_recon.app.core.cancel import Cancelled
+from stream_recon.app.core.cancel import Cancel, Cancelled
 from stream_recon.app.core.depth_correction import GRID, depth_factors, validated_field
 from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
 from stream_recon.app.core.types import FrameResult, NetworkEstimate, Revision
@@ -33,7 +34,7 @@ from stream_recon.app.sources.source import open_source
 from stream_recon.app.stages.again import plan_refinement
 from stream_recon.app.stages.chain import RunPlan, run_stages
 from stream_recon.app.stages.evaluate import evaluate_result
-from stream_recon.app.stages.refinement import refine_result
+from stream_recon.app.stages.refinement import write_refinement
 from stream_recon.app.stages.refinement_input import STORED_IMAGES
 from stream_recon.app.stages.refinement_output import parallax_deg
 from stream_recon.app.stages.stage import StageContext
@@ -119,9 +120,7 @@ def refined(video: Video, tmp_path_factory: pytest.TempPathFactory) -> Refined:
         def on_share(self, step: str, share: float, note: str = "") -> None:
             shown.append(share)
 
-    report = refine_result(
-        read_result(folder), partial(open_source, str(images)), [listener], observer=Watching(), view=page
-    )
+    report = write_refinement(StageContext(folder, partial(open_source, str(images)), Watching(), [listener], page))
     return Refined(folder, images, error, points, report, listener, page, shown)
 
 
@@ -153,7 +152,7 @@ def test_it_begins_from_what_the_network_said(refined: Refined, video: Video, tm
         moved = replace(result, T_world_camera=video.truth[0], depth=2 * result.depth, network=said)
         writer.add(moved)
     writer.finish(RunSummary(interrupted=False))
-    refine_result(read_result(streamed), partial(open_source, str(refined.images)))
+    write_refinement(StageContext(streamed, partial(open_source, str(refined.images))))
     plain, other = read_result(refined.folder).cameras, read_result(streamed).cameras
     for a, b in zip(plain, other, strict=True):
         assert np.allclose(a.T_world_camera, b.T_world_camera) and a.intrinsics == b.intrinsics
@@ -176,7 +175,7 @@ def test_wrong_depth_is_corrected_alike_for_all_who_listen(tmp_path: Path) -> No
             listener.add(replace(result, depth=wrong.astype(np.float16).astype(np.float32)))
     writer.finish(RunSummary(interrupted=False))
     depth_files = contents(folder / "depth")
-    refine_result(read_result(folder), None, listeners=[evaluator])
+    write_refinement(StageContext(folder, listeners=[evaluator]))
     assert read_result(folder).run["refinement"]["warning"] == STORED_IMAGES
     assert contents(folder / "depth") == depth_files, "what the network said stays"
     cameras = read_result(folder).cameras
@@ -209,7 +208,7 @@ def test_tracks_lie_where_cameras_say(refined: Refined) -> None:
 @pytest.mark.slow
 def test_again_gives_the_same(refined: Refined, tmp_path: Path) -> None:
     folder = shutil.copytree(refined.folder, tmp_path / "out")
-    refine_result(read_result(folder), partial(open_source, str(refined.images)))
+    write_refinement(StageContext(folder, partial(open_source, str(refined.images))))
     once, twice = ([c.T_world_camera for c in read_result(each).cameras] for each in (refined.folder, folder))
     assert np.allclose(once, twice, atol=1e-9)
     assert json.loads((folder / RUN_NAME).read_text())["revisions"]["cameras"] == 2
@@ -220,7 +219,7 @@ def test_stored_images_serve_where_the_source_is_another_one(folder: Path, image
     for path in images.iterdir():
         cv2.imwrite(str(path), np.zeros((60, 80, 3), np.uint8))
     before = ate(folder, video)
-    refine_result(read_result(folder), partial(open_source, str(images)))
+    write_refinement(StageContext(folder, partial(open_source, str(images))))
     assert json.loads((folder / RUN_NAME).read_text())["refinement"]["warning"] == STORED_IMAGES
     assert ate(folder, video) < 0.6 * before
 
@@ -228,31 +227,31 @@ def test_stored_images_serve_where_the_source_is_another_one(folder: Path, image
 @pytest.mark.parametrize("calls", [0, 3, 40])
 def test_a_cancelled_refinement_changes_nothing(folder: Path, images: Path, calls: int) -> None:
     before = contents(folder)
-    asked = 0
 
-    def cancelled() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked > calls
+    class Late(Cancel):
+        asked = 0
+
+        def check(self) -> None:
+            self.asked += 1
+            self.requested = self.asked > calls
+            super().check()
 
     with pytest.raises(Cancelled):
-        refine_result(read_result(folder), partial(open_source, str(images)), cancelled=cancelled)
+        write_refinement(StageContext(folder, partial(open_source, str(images)), cancel=Late()))
     assert contents(folder) == before
 
 
 @pytest.mark.slow
 def test_cancelled_while_points_are_put_in_place(folder: Path, images: Path) -> None:
     before = contents(folder)
-    late = False
 
     class Watching(RunObserver):
         def on_step(self, step: str, done: int, total: int, note: str = "") -> None:
-            nonlocal late
-            late = done == 2
+            context.cancel.requested = done == 2
 
-    source = partial(open_source, str(images))
+    context = StageContext(folder, partial(open_source, str(images)), Watching())
     with pytest.raises(Cancelled):
-        refine_result(read_result(folder), source, observer=Watching(), cancelled=lambda: late)
+        write_refinement(context)
     assert contents(folder) == before
 
 
@@ -277,10 +276,15 @@ def test_a_page_is_shown_how_it_comes_along(refined: Refined) -> None:
 
 @pytest.mark.slow
 def test_a_page_goes_back_to_what_is_kept_where_it_is_cancelled(folder: Path, images: Path) -> None:
-    page = Page()
+    class Cancelling(Page):
+        def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
+            super().show_map(points, edges)
+            context.cancel.request()
+
+    page = Cancelling()
+    context = StageContext(folder, partial(open_source, str(images)), view=page)
     with pytest.raises(Cancelled):
-        source = partial(open_source, str(images))
-        refine_result(read_result(folder), source, view=page, cancelled=lambda: bool(page.maps))
+        write_refinement(context)
     assert page.maps[0][0] > 0 and page.maps[-1] == (0, 0) and not page.added
     for frame, camera in zip(page.revisions[-1].frames, read_result(folder).cameras, strict=True):
         assert (frame.T_world_camera == camera.T_world_camera_causal).all() and frame.depth_scale == 1
@@ -304,7 +308,7 @@ def test_what_is_kept_of_joined_windows_is_their_unit(folder: Path, images: Path
     listener = Listener()
     before = ate(folder, video)
     for _ in range(2):
-        refine_result(read_result(folder), partial(open_source, str(images)), listeners=[listener])
+        write_refinement(StageContext(folder, partial(open_source, str(images)), listeners=[listener]))
         assert ate(folder, video) < 0.4 * before
         scales = np.array([camera.depth_scale for camera in read_result(folder).cameras])
         assert np.abs(np.log(scales / units)).max() < 0.3
@@ -321,7 +325,7 @@ def test_results_of_the_full_size_network_are_refined_alike(tmp_path: Path) -> N
     video.write_images(tmp_path / "images")
     video.write_result(tmp_path / "out", known_camera=True)
     before = ate(tmp_path / "out", video)
-    report = refine_result(read_result(tmp_path / "out"), partial(open_source, str(tmp_path / "images")))
+    report = write_refinement(StageContext(tmp_path / "out", partial(open_source, str(tmp_path / "images"))))
     assert ate(tmp_path / "out", video) < 0.4 * before
     assert report.start == "network" and not report.fallback_segments
 
@@ -346,7 +350,7 @@ def test_frames_without_depth_files_are_taken_along(folder: Path, images: Path, 
     run["frames"]["without_depth"] = 2
     (folder / RUN_NAME).write_text(json.dumps(run))
     before, page = ate(folder, video), Page()
-    refine_result(read_result(folder), partial(open_source, str(images)), view=page)
+    write_refinement(StageContext(folder, partial(open_source, str(images)), view=page))
     assert len(read_result(folder).cameras) == FRAMES == len(page.revisions[-1].frames)
     assert ate(folder, video) < 0.9 * before, "two of eight are only carried along"
     assert (folder / POINTS_NAME).stat().st_size > 1000
