@@ -39,11 +39,11 @@ def view_command(
         state = ", interrupted" if result.run["interrupted"] else ""
         viewer.name(result_name(folder))
         viewer.status(f"{result.run['source']}{state}")
+        verdict = recorded_verdict(result.run) or judge(result.run, len(result))
+        viewer.show_verdict(verdict.level, verdict.explanation)
         damaged: list[OutputError] = []
         count = show_all(viewer, result, damaged.append)
         show_surfaces(viewer, result)
-        verdict = recorded_verdict(result.run) or judge(result.run, len(result))
-        viewer.show_verdict(verdict.level, verdict.explanation)
         out.print(verdict_text(verdict, "verdict: "))
         if damaged:
             err.print(f"warning: {len(damaged)} damaged frames are not shown: {damaged[0]}")
@@ -120,6 +120,7 @@ def show_all(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[["Ou
     """Show a finished result with its mesh, files and layers; returns the number of its frames that are shown."""
     from stream_recon.app.result.metric_scale import T_current_own
 
+    viewer.state.panel.end_stream()  # nothing to pause
     has_one_unit = T_current_own(result.run).scale == 1
     if has_one_unit:  # the mesh comes first, whole: no surfaces of keyframes are sent then
         offer_result(viewer, result.folder)

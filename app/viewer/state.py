@@ -94,7 +94,8 @@ class ViewerState:
         self.store.add_points(ordinal, *ranked_points(result, self._points))
         if result.is_keyframe or not len(self.cameras.subject):
             self.cameras.subject.add(ordinal, result)
-            self.surfaces.add(ordinal, result, result.rgb if image is None else image, causal=True)
+            if self.scene.mesh is None:
+                self.surfaces.add(ordinal, result, result.rgb if image is None else image, causal=True)
 
     def show_dense(self, result: FrameResult, image: NDArray[np.uint8]) -> None:
         """Replace the surface of a frame that was added."""
@@ -111,6 +112,7 @@ class ViewerState:
     def show_mesh(self, mesh: SceneMesh) -> None:
         """Show a mesh in place of the keyframes' surfaces."""
         self.scene.mesh = mesh
+        self.surfaces.clear()
         self.cameras.surface_up = mesh.R_world_mesh[:, 1]
 
     def update(self, status: str, skipped: int, *, settled: bool = True) -> bool:

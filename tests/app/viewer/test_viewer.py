@@ -290,6 +290,10 @@ def test_a_mesh_replaces_the_surfaces(viewer: Viewer, tmp_path: Path) -> None:
         assert all(client.nodes[name]["_image_data"] is None for name in cameras)
         np.testing.assert_allclose(np.abs(client.nodes["/surface/mesh"]["wxyz"]), [0, 1, 0, 0], atol=1e-9)
         client.wait_for(lambda: f"mesh of {count:,} triangles" in client.counts)
+        assert not client.visible("/points/")
+        show_results(viewer, [room_result(10)])
+        client.sync()
+        assert client.names("/surface/") == ["/surface/mesh"] and not viewer.state.surfaces.surfaces
     assert viewer.shows_mesh
 
 
