@@ -36,9 +36,9 @@ class FusionConfig:
     """Share of a pixel's weight that is lost behind the surface up to the band's end, by `Certainty`. What stereo
     confirmed keeps it: where frames differ by some voxels, votes in front of the surface would outweigh those behind,
     and remove it. Without any fade .07 more of the mesh is farther than 5 cm from the sample's surfaces."""
-    weights: tuple[float, ...] = (0.0, 0.05, 0.25, 1.0)
+    weights: tuple[float, ...] = (0.0, 0.1, 0.25, 1.0)
     """Weight of a pixel by its `Certainty`: the network's errors are correlated between frames and do not average
-    out."""
+    out. With .05 the mesh of a room covers 78 % of held-out images, with .1 81 %, with .25 79 %."""
     usual_missing: float = 0.1
     """What the confidence of good pixels of the network lacks to 1, see `confidence_levels`."""
     min_depths: tuple[float, ...] = (0.0, 0.2, 0.2)

@@ -104,7 +104,7 @@ def switches(config: Any, path: str = "") -> Iterator[str]:
     """Paths of all switches that are on."""
     for entry in dataclasses.fields(config):
         value, switch = getattr(config, entry.name), f"{path}{entry.name}"
-        if value is True and switch != "stereo.sweep.coarse.has_margin":  # part of each sweep's definition
+        if value is True:
             yield switch
         elif dataclasses.is_dataclass(value):
             yield from switches(value, f"{switch}.")

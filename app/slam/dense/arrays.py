@@ -79,10 +79,6 @@ class Arrays(Protocol):
         """Index of the least value along the first axis."""
         return self.xp.argmin(a, 0)
 
-    def least(self, a: Array) -> Array:
-        """Least value along the first axis."""
-        return self.xp.amin(a, 0)
-
     def median(self, a: Array) -> Array:
         """Medians [n] of the rows of ``a`` [n, m]."""
 

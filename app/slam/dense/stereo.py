@@ -198,8 +198,9 @@ class DenseStereo:
             prior, other, (grey, camera) = priors[row], others[row], images[row]
             matched, step = arrays.zeros_like(prior.depth), prior.depth[0, 0] * 0
             if sources[row]:
-                result = self._sweeps(number, sources[row], prior.depth, other)
-                is_matched = (result.cost < bounds.max_cost) & (result.margin > bounds.min_margin) & prior.is_valid
+                swept = sources[row][: self._config.sources.max_swept]
+                result = self._sweeps(number, swept, prior.depth, other)
+                is_matched = (result.cost < bounds.max_cost) & prior.is_valid
                 matched, step = arrays.where(is_matched, 1 / result.inverse_depth, 0.0), result.step
             self._frames[number] = _Keyframe(views[row], camera, sources[row], grey, prior, other, matched, step)
 
@@ -249,7 +250,7 @@ class DenseStereo:
             result = swept(arrays, prior, compared, config.sweep)
             if config.other_surfaces.is_enabled:
                 result = with_other(arrays, *compared[-1], result, other, config)
-            return result.inverse_depth, result.cost, result.margin, result.step
+            return result.inverse_depth, result.cost, result.step
 
         return SweepResult(*arrays.replayed(("sweeps", config), sweep_levels, *inputs))
 

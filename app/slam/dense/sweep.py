@@ -36,8 +36,6 @@ class SweepResult:
     inverse_depth: Array
     cost: Array
     """Cost of the best hypothesis."""
-    margin: Array
-    """Relative difference of the second-best local cost, more than two steps away, to the best, see `SweepRange`."""
     step: Array
     """Step of inverse depth, a number."""
 
@@ -81,7 +79,7 @@ def sweep(
         assert inside is not None
         cost = OUTSIDE - arrays.to_float(within[rows]) * _mean_of_best(arrays, best, inside, config.best_views)
         costs.append(arrays.padded_rows(cost, rows, within, OUTSIDE))
-    return _winner(arrays, arrays.concatenate(costs), prior_inverse, step, search, config.min_cost)
+    return _winner(arrays, arrays.concatenate(costs), prior_inverse, step, search)
 
 
 @dataclass(frozen=True)
@@ -190,9 +188,7 @@ def _mean_of_best(arrays: Arrays, best: Sequence[Array], inside: Array, count: i
     return result
 
 
-def _winner(
-    arrays: Arrays, cost: Array, prior_inverse: Array, step: Array, search: SweepRange, min_cost: float
-) -> SweepResult:
+def _winner(arrays: Arrays, cost: Array, prior_inverse: Array, step: Array, search: SweepRange) -> SweepResult:
     """The least cost of each pixel, with a parabola between steps."""
     count, middle = cost.shape[0], search.steps // 2
     away = np.minimum(
@@ -208,33 +204,25 @@ def _winner(
     is_inner = (best > 0) & (best < count - 1) & (curvature > 1e-6)
     part = arrays.where(is_inner, 0.5 * (left - right) / arrays.maximum(curvature, 1e-6), 0.0)
     index = arrays.to_float(best)
-    margin = arrays.zeros_like(centre)
-    if search.has_margin:
-        number = arrays.constant(np.arange(count, dtype=np.float32))[:, None, None]
-        second = arrays.least(arrays.where(abs(number - index) > 2, smooth, 1e6))
-        margin = (second - centre) / arrays.maximum(centre, min_cost)
     inverse = arrays.maximum(prior_inverse + (index - middle + part) * step, 1e-9)
-    return SweepResult(inverse, arrays.pick(cost, best), margin, step)
+    return SweepResult(inverse, arrays.pick(cost, best), step)
 
 
 def swept(arrays: Arrays, prior: Array, levels: Sequence[tuple[Array, Sources]], config: SweepConfig) -> SweepResult:
     """Sweeps about a prior depth [h, w] at several sizes, from coarse to fine: images [h, w] and their sources."""
     result: SweepResult | None = None
-    margin: Array = None
     for grey, sources in levels:
         size = grey.shape[1], grey.shape[0]
         if result is None:
             result = sweep(arrays, grey, sources, 1 / arrays.repeated(prior, size), config.coarse, config)
-            margin = result.margin
         else:
             inverse = result.inverse_depth
             smooth, nearest = arrays.enlarged(inverse, size), arrays.repeated(inverse, size)
             # Between two surfaces, a mean of both depths is on neither.
             about = arrays.where(abs(smooth - nearest) < result.step, smooth, nearest)
             result = sweep(arrays, grey, sources, about, config.fine, config)
-        margin = arrays.repeated(margin, size)
     assert result is not None
-    return SweepResult(result.inverse_depth, result.cost, margin, result.step)
+    return result
 
 
 def with_other(
@@ -245,11 +233,9 @@ def with_other(
     candidate = sweep(arrays, grey, sources, about, config.other_surfaces.sweep, config.sweep)
     is_better = (other > 0) & (candidate.cost < result.cost - config.other_surfaces.min_gain)
     is_better = is_better & (abs(candidate.inverse_depth - result.inverse_depth) > 2 * result.step)
-    gain = (result.cost - candidate.cost) / arrays.maximum(candidate.cost, config.sweep.min_cost)
     return SweepResult(
         arrays.where(is_better, candidate.inverse_depth, result.inverse_depth),
         arrays.where(is_better, candidate.cost, result.cost),
-        arrays.where(is_better, gain, result.margin),
         result.step,
     )
 
