@@ -116,11 +116,6 @@ def write_dense_depth(context: StageContext, stage: DenseStage) -> DenseReport:
     return _Writing(job, stage, context).run(open_again)
 
 
-def densify_result(result: ResultFolder, open_again: Callable[[], Source], stage: DenseStage) -> DenseReport:
-    """`write_dense_depth` by itself."""
-    return write_dense_depth(StageContext(result.folder, open_again), stage)
-
-
 @dataclass
 class _Writing:
     """Computation and writing of all maps of a job."""

@@ -1,6 +1,5 @@
 """Offline refinement of a finished result folder, with the images of its source."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,13 +8,11 @@ from numpy.typing import NDArray
 from stream_recon.app.metric_scale.known_poses import FittingPoses
 from stream_recon.app.metric_scale.rig import metres_left
 from stream_recon.app.result.amend import amend
-from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import REFINEMENT
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
 from stream_recon.app.slam.offline.config import REFINE, RefineConfig
 from stream_recon.app.slam.offline.refine import refine
 from stream_recon.app.slam.offline.report import IntermediateState, RefinementReport
-from stream_recon.app.sources.source import Source
 from stream_recon.app.stages.refinement_input import images_of, read_views, refine_options, rig_frames, with_known_poses
 from stream_recon.app.stages.refinement_output import (
     for_all_frames,
@@ -93,13 +90,6 @@ def write_refinement(
             view.show_map(*_map_of(read_tracks(result.folder)))
         raise
     return refinement.report
-
-
-def refine_result(
-    result: ResultFolder, open_again: Callable[[], Source] | None, config: RefineConfig = REFINE
-) -> RefinementReport:
-    """`write_refinement` by itself."""
-    return write_refinement(StageContext(result.folder, open_again), config=config)
 
 
 def _map_of(tracks: SparseTracks | None) -> tuple[NDArray[np.floating], NDArray[np.integer]]:

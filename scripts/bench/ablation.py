@@ -42,9 +42,10 @@ from stream_recon.app.slam.offline.config import REFINE, RefineConfig
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
 from stream_recon.app.sources.preprocess import prepare
-from stream_recon.app.stages.dense import DenseStage, densify_result, why_not_dense
+from stream_recon.app.stages.dense import DenseStage, why_not_dense, write_dense_depth
 from stream_recon.app.stages.evaluate import evaluate_result
-from stream_recon.app.stages.refinement import refine_result
+from stream_recon.app.stages.refinement import write_refinement
+from stream_recon.app.stages.stage import StageContext
 
 NOISE = 1.0
 """Grey levels of a jitter."""
@@ -236,9 +237,9 @@ def measured(run: Run) -> dict[str, Any]:
             if name == "stream":
                 _stream(clip, folder, tuning.online)
             elif name == "refine":
-                refine_result(read_result(folder), clip.scene.open, config=tuning.offline)
+                write_refinement(StageContext(folder, clip.scene.open), config=tuning.offline)
             else:
-                densify_result(read_result(folder), clip.scene.open, DenseStage(device="cpu", stereo=tuning.stereo))
+                write_dense_depth(StageContext(folder, clip.scene.open), DenseStage(device="cpu", stereo=tuning.stereo))
             seconds[name] = time.process_time() - begin
             if name == "stereo":
                 result = read_result(folder)
@@ -382,11 +383,8 @@ def run(options: Namespace) -> None:
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    known = [
-        Clip(path.resolve().name, seed, path.resolve(), options.frames, options.stride, work)
-        for seed in range(options.seeds)
-        for path in options.sequences
-    ]
+    sources = [(seed, path.resolve()) for seed in range(options.seeds) for path in options.sequences]
+    known = [Clip(path.name, seed, path, options.frames, options.stride, work) for seed, path in sources]
     ablation = Ablation(known, changes, work / "runs.jsonl")
     ablation.run(options.processes or usable_cores())
     ablation.show()

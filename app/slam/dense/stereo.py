@@ -198,8 +198,7 @@ class DenseStereo:
             prior, other, (grey, camera) = priors[row], others[row], images[row]
             matched, step = arrays.zeros_like(prior.depth), prior.depth[0, 0] * 0
             if sources[row]:
-                swept = sources[row][: self._config.sources.max_swept]
-                result = self._sweeps(number, swept, prior.depth, other)
+                result = self._sweeps(number, sources[row][: self._config.sources.max_swept], prior.depth, other)
                 is_matched = (result.cost < bounds.max_cost) & prior.is_valid
                 matched, step = arrays.where(is_matched, 1 / result.inverse_depth, 0.0), result.step
             self._frames[number] = _Keyframe(views[row], camera, sources[row], grey, prior, other, matched, step)
