@@ -38,7 +38,7 @@ class FusionConfig:
     and remove it. Without any fade .07 more of the mesh is farther than 5 cm from the sample's surfaces."""
     weights: tuple[float, ...] = (0.0, 0.1, 0.25, 1.0)
     """Weight of a pixel by its `Certainty`: the network's errors are correlated between frames and do not average
-    out. With .05 the mesh of a room covers 78 % of held-out images, with .1 81 %, with .25 79 %, each give or take 2."""
+    out. With .05 the mesh of a room covers 78 % of held-out images, with .1 81 %, with .25 79 %, with a spread of 2."""
     usual_missing: float = 0.1
     """What the confidence of good pixels of the network lacks to 1, see `confidence_levels`."""
     min_depths: tuple[float, ...] = (0.0, 0.2, 0.2)
