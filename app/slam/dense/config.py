@@ -102,8 +102,8 @@ class OtherSurfaceConfig:
     companion_log_ratio: float = 0.1
     """Log ratio of the depths of two points up to which they may be on the same surface: a wrong point is alone."""
     sweep: SweepRange = SweepRange(3, 0.3, 3.0)
-    min_gain: float = 0.02
-    """How much less the cost has to be."""
+    min_gain: float = 0.05
+    """How much less the cost has to be: less widens thin things."""
     min_prior_log_ratio: float = 0.1
     max_point_log_ratio: float = 0.05
     """Log ratios of confirmed depth to the prior, from which, and to a point, up to which it is kept as it is:
