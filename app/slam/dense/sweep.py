@@ -210,18 +210,15 @@ def _winner(arrays: Arrays, cost: Array, prior_inverse: Array, step: Array, sear
 
 def swept(arrays: Arrays, prior: Array, levels: Sequence[tuple[Array, Sources]], config: SweepConfig) -> SweepResult:
     """Sweeps about a prior depth [h, w] at several sizes, from coarse to fine: images [h, w] and their sources."""
-    result: SweepResult | None = None
-    for grey, sources in levels:
-        size = grey.shape[1], grey.shape[0]
-        if result is None:
-            result = sweep(arrays, grey, sources, 1 / arrays.repeated(prior, size), config.coarse, config)
-        else:
-            inverse = result.inverse_depth
-            smooth, nearest = arrays.enlarged(inverse, size), arrays.repeated(inverse, size)
-            # Between two surfaces, a mean of both depths is on neither.
-            about = arrays.where(abs(smooth - nearest) < result.step, smooth, nearest)
-            result = sweep(arrays, grey, sources, about, config.fine, config)
-    assert result is not None
+    (grey, sources), *finer = levels
+    about = 1 / arrays.repeated(prior, (grey.shape[1], grey.shape[0]))
+    result = sweep(arrays, grey, sources, about, config.coarse, config)
+    for grey, sources in finer:
+        size, inverse = (grey.shape[1], grey.shape[0]), result.inverse_depth
+        smooth, nearest = arrays.enlarged(inverse, size), arrays.repeated(inverse, size)
+        # Between two surfaces, a mean of both depths is on neither.
+        about = arrays.where(abs(smooth - nearest) < result.step, smooth, nearest)
+        result = sweep(arrays, grey, sources, about, config.fine, config)
     return result
 
 

@@ -249,7 +249,8 @@ class AttemptSource:
         shown = {int(number) for number in data.keyframe_segment[structure.registered]}
         joined = replace(data, views=segments.joined(data.views, shown))
         before_px = initializer.before_px if first is None else first.before_px
-        return self._with_camera_model(Attempt(joined, test, initializer, candidate, before_px, config, True))
+        attempt = Attempt(joined, test, initializer, candidate, before_px, config, from_images=True)
+        return self._with_camera_model(attempt)
 
     def _with_camera_model(self, attempt: Attempt) -> Attempt:
         """The attempt, or one with another lens if its held-out error is smaller."""

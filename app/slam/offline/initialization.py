@@ -131,12 +131,11 @@ class Initializer:
 
         ``held_out``: matches of features that the candidate was not fitted to.
         """
-        scene = candidate.fit.scene
-        begin = scene if candidate.start == "matches" else self._initial.scene
+        start = self._state(self._begin(candidate), replace(candidate.fit.scene.camera_model, k1=0.0))
         part = _part(held_out, len(self.features), self.config)
         return partial(
             camera_model_selection.best_camera_model,
-            hierarchical_ba.subset(self._state(begin, replace(scene.camera_model, k1=0.0)), part),
+            hierarchical_ba.subset(start, part),
             hierarchical_ba.composed(candidate.motions, part, self.config.hierarchy),
             candidate.priors,
             (round(2 * self.camera_model.cx), round(2 * self.camera_model.cy)),
@@ -145,11 +144,9 @@ class Initializer:
 
     def with_camera_model(self, candidate: InitialCandidate, best: CameraModelFit) -> InitialCandidate | None:
         """Candidate with the lens that was chosen; None: about that of the candidate."""
-        scene = candidate.fit.scene
-        begin = scene if candidate.start == "matches" else self._initial.scene
-        camera_model, config = best.state.scene.camera_model, self.config
+        begin, camera_model, config = self._begin(candidate), best.state.scene.camera_model, self.config
         if best.priors.k1_sigma == candidate.priors.k1_sigma:
-            change = abs(float(np.log(camera_model.focal / scene.camera_model.focal)))
+            change = abs(float(np.log(camera_model.focal / candidate.fit.scene.camera_model.focal)))
             error = camera_model_selection.focal_error(best.state, best.priors, config.distortion)
             if error is None or error > config.distortion.max_focal_error or change < config.same_focal + 2 * error:
                 return None
@@ -162,6 +159,10 @@ class Initializer:
         start = robust_ba.retriangulated(self._state(begin, camera_model))
         fitted = own._adjusted(candidate.start, start, candidate.motions, AFTER_SFM_ROUNDS, priors)
         return replace(fitted, untied=candidate.untied)
+
+    def _begin(self, candidate: InitialCandidate) -> BAScene:
+        """The scene from which another lens is tried."""
+        return candidate.fit.scene if candidate.start == "matches" else self._initial.scene
 
     def with_motions(
         self, candidate: InitialCandidate, motions: RelativePoses, least_px: float = 0.0
