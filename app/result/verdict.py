@@ -176,11 +176,11 @@ def judge(record: Mapping[str, Any], frames: int | None = None, config: VerdictC
         return Verdict("good", f"{confirmed} were confirmed by points kept aside to check it{surface}{notes}")
     first = max(findings, key=lambda finding: (finding.weight, finding.cause.reason != ""))
     if all(finding.is_unsure for finding in findings):
-        return Verdict("unsure", first.reason + notes, first.cause.advice)
+        return Verdict("unsure", first.reason + notes, first.cause.advice + evidence.more_advice)
     reasons = dict.fromkeys([first.reason, *(finding.reason for finding in findings)])
     failed = sum(finding.weight for finding in findings) >= config.failed
     reason = "; ".join([*reasons][: config.max_reasons]) + notes
-    return Verdict("failed" if failed else "doubtful", reason, first.cause.advice)
+    return Verdict("failed" if failed else "doubtful", reason, first.cause.advice + evidence.more_advice)
 
 
 @dataclass(frozen=True)
@@ -223,6 +223,11 @@ class _Evidence:
         """Frames that refinement left as they were, all or those of a cause."""
         named = (s for s in self._segments if cause is None or (isinstance(s, dict) and s.get("cause") == cause))
         return min(sum(map(_length, named)), self.frames)
+
+    @property
+    def more_advice(self) -> str:
+        """What would help besides the advice on the cause."""
+        return f". {causes.LEARNED}" if self._refinement.get("learned_matches") is False else ""
 
     @property
     def _cause(self) -> Cause:

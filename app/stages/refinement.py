@@ -10,6 +10,7 @@ from stream_recon.app.metric_scale.rig import metres_left
 from stream_recon.app.result.amend import amend
 from stream_recon.app.result.run_record import REFINEMENT
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
+from stream_recon.app.slam.matching.learned import LearnedMatcher
 from stream_recon.app.slam.offline.config import REFINE, RefineConfig
 from stream_recon.app.slam.offline.refine import refine
 from stream_recon.app.slam.offline.report import IntermediateState, RefinementReport
@@ -23,7 +24,7 @@ from stream_recon.app.stages.refinement_output import (
     write_localization_map,
 )
 from stream_recon.app.stages.stage import StageContext
-from stream_recon.configs.errors import InputError
+from stream_recon.configs.errors import InputError, ResourceError
 
 READING_SHARE = 0.05
 """Share of the progress for reading depth files, which comes first."""
@@ -66,10 +67,17 @@ def write_refinement(
     def progress(share: float, step: str) -> None:
         report(READING_SHARE + (1 - READING_SHARE) * share, step)
 
+    def matcher() -> LearnedMatcher | None:
+        try:
+            return LearnedMatcher.installed()
+        except ResourceError as error:
+            observer.on_message(f"matched without learned features: {error}", warning=True)
+            return None
+
     try:
         options = refine_options(result, images.scale, progress, show_state if view else None, given)
         rig = rig_frames(result, cameras)
-        refinement = refine(views, images, images.scale, replace(options, rig=rig), config)
+        refinement = refine(views, images, images.scale, replace(options, rig=rig, learned=matcher), config)
         if refinement.fit is None and REFINEMENT in result.run and read_tracks(result.folder) is not None:
             raise InputError(f"no refinement was found this time; {result.folder} keeps its earlier one")
         refined = refined_result(result, every, cameras, refinement, images.warning, known)

@@ -58,6 +58,31 @@ class DescriptorMatchConfig:
 
 
 @dataclass(frozen=True)
+class LearnedConfig:
+    """Learned features and matches, and where they are used."""
+
+    count: int = 1024
+    """Features of a keyframe; time grows with the square: .25 s a pair on one core."""
+    side: int = 960
+    """Longer side of the image that is searched. Positions are whole pixels of it: of 480, a third of the matches are
+    wrong by more than 1.5 of its pixels, a tenth of 960."""
+    min_cosine: float = 0.82
+    """Of mutual nearest neighbours; the library's."""
+    min_mutual: int = 20
+    """Mutual nearest neighbours below which a pair is taken for unrelated: of 57 such pairs geometry verified 5, all
+    wrongly."""
+    min_confidence: float = 0.1
+    """Of a match; the library's."""
+    cells: int = 10
+    """Cells along the longer side, which measure how much of the image matches cover."""
+    weak: float = 1 / 3
+    """Share of the image that the SIFT matches of a pair cover, below which it is weak."""
+    weak_neighbours: float = 0.1
+    """Share of neighbours that are weak pairs, from which a video gets learned features. With all frames of a film it
+    was at most 0.04."""
+
+
+@dataclass(frozen=True)
 class KltConfig:
     """Points tracked from image to image."""
 
@@ -142,6 +167,7 @@ class MatchingConfig:
     features: FeatureConfig = field(default_factory=FeatureConfig)
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     descriptors: DescriptorMatchConfig = field(default_factory=DescriptorMatchConfig)
+    learned: LearnedConfig = field(default_factory=LearnedConfig)
     klt: KltConfig = field(default_factory=KltConfig)
     pairs: PairConfig = field(default_factory=PairConfig)
     relative_poses: RelativePoseConfig = field(default_factory=RelativePoseConfig)

@@ -13,6 +13,7 @@ from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.frame_data import FrameData, reproject
 from stream_recon.app.slam.matching.config import DEFAULT_MATCHING, MatchingConfig, PairConfig
 from stream_recon.app.slam.matching.features import Features
+from stream_recon.app.slam.matching.learned import LearnedPairs, coverage
 from stream_recon.app.slam.matching.matching import Matches, match, verify
 
 Kind = Literal["near", "covisible", "loop"]
@@ -179,8 +180,12 @@ def match_pairs(
     workers: int = 2,
     advance: Callable[[float], None] | None = None,
     config: MatchingConfig = DEFAULT_MATCHING,
+    learned: LearnedPairs | None = None,
 ) -> PairMatches:
-    """Verified matches of all pairs, in ``workers`` threads; ``advance`` is called with the share that is done."""
+    """Verified matches of all pairs, in ``workers`` threads; ``advance`` is called with the share that is done.
+
+    ``learned``: where SIFT's matches of a pair cover little of the image, learned ones are added.
+    """
     descriptors = config.descriptors
     radius = descriptors.guided_radius * camera_model.longer_side
 
@@ -189,8 +194,17 @@ def match_pairs(
         is_held_out = held_out_mask(a, config.pairs)[matches[:, 0]] | held_out_mask(b, config.pairs)[matches[:, 1]]
         return verify(a, b, matches, least, descriptors), matches[is_held_out]
 
+    def with_learned(pair: CandidatePair) -> tuple[Matches, Matches]:
+        """Matches of a pair, with learned ones where those by SIFT cover little of the image."""
+        sift, a, b = match_pair(pair), features[pair.first], features[pair.second]
+        if learned is None or coverage(a.uv[sift[0][:, 0]], camera_model, config.learned) >= config.learned.weak:
+            return sift
+        more = learned.match(pair.first, pair.second)
+        both, held_out = checked(a, b, np.concatenate([sift[0], more]), pair.least)
+        return (both, np.concatenate([sift[1], held_out])) if len(both) > len(sift[0]) else sift
+
     def match_pair(pair: CandidatePair) -> tuple[Matches, Matches]:
-        a, b = features[pair.first], features[pair.second]
+        a, b = features[pair.first].described, features[pair.second].described
         if not pair.guided:
             return checked(a, b, match(a, b, config=descriptors), pair.least)
         T = invert_pose(views[pair.second].T_world_camera) @ views[pair.first].T_world_camera
@@ -208,7 +222,7 @@ def match_pairs(
             failed = sum(not len(verified) for _, verified, _ in done)
             if pair.kind == "covisible" and failed >= config.pairs.max_failed:
                 break
-            done.append((pair, *match_pair(pair)))
+            done.append((pair, *with_learned(pair)))
         return done
 
     result = PairMatches()

@@ -21,11 +21,17 @@ class Features:
     """Features of one keyframe."""
 
     uv: NDArray[np.float32]  # [N, 2], working pixels
-    descriptors: NDArray[np.float32]  # [N, 128], of unit length
+    descriptors: NDArray[np.float32]  # [M, 128], of unit length, of the first M; learned features have none here
     z: NDArray[np.float32]  # [N], the network's depth; 0 where there is none
 
     def __len__(self) -> int:
         return len(self.uv)
+
+    @property
+    def described(self) -> "Features":
+        """Those with descriptors."""
+        count = len(self.descriptors)
+        return self if count == len(self) else Features(self.uv[:count], self.descriptors, self.z[:count])
 
     def scaled(self, scale: float) -> "Features":
         """The features with depths multiplied by ``scale``."""

@@ -39,6 +39,8 @@ class Findings:
 
     data: VideoData
     matches: PairMatches | None = None
+    learned_matches: bool | None = None
+    """See `RefinementReport`."""
     attempt: Attempt | None = None
     path_error: PathError | None = None
     selection: Selection | None = None
@@ -64,12 +66,13 @@ class Findings:
     ) -> Refinement:
         """The refinement; poses and depth of the ``start`` and the network's camera where it did not succeed."""
         data, count = self.data, len(self.data.views)
+        described = [features.described for features in data.features]
         if self.unchanged or self.frames is None or self.second is None or self.attempt is None:
             T, factor, none = start.T_network, start.segment_scale, np.zeros((count, GRID, GRID), np.float16)
             if self.online is not None and self.keeps_stream:
                 T, factor = self.online.T_world_camera, factor * self.online.depth_scale
                 camera_model = replace(camera_model, focal=self.online.focal)
-            return Refinement(T, factor, camera_model, scale, data.keyframes, None, [], report, none, data.features)
+            return Refinement(T, factor, camera_model, scale, data.keyframes, None, [], report, none, described)
         fit, frames = self.second.fit, self.frames
         fields = interpolate_fields(frames.fields.nodes, data.keyframes, data.segment)
         return Refinement(
@@ -82,7 +85,7 @@ class Findings:
             sorted(self.attempt.matches.loops),
             report,
             fields,
-            data.features,
+            described,
         )
 
 
@@ -100,6 +103,7 @@ def report_on(
     figures: dict[str, object] = {
         "keyframes": len(data.keyframes),
         "features": sum(len(features) for features in data.features),
+        "learned_matches": findings.learned_matches,
         "segments": len(np.unique(data.keyframe_segment)) if findings.matches is not None else 1,
         "focal_before": camera_model.focal / scale.factor,
         "fallback_segments": fallback_segments(findings),

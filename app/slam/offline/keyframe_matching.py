@@ -13,8 +13,9 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import DepthGrid, DepthOf, FrameData
 from stream_recon.app.slam.matching import covisibility, relative_poses
-from stream_recon.app.slam.matching.config import DEFAULT_MATCHING
+from stream_recon.app.slam.matching.config import DEFAULT_MATCHING, LearnedConfig
 from stream_recon.app.slam.matching.features import NO_FEATURES, Features, detect, similarity_matrix
+from stream_recon.app.slam.matching.learned import NO_POINTS, LearnedMatcher, LearnedPairs, coverage
 from stream_recon.app.slam.matching.matching import Matches
 from stream_recon.app.slam.offline import segments
 from stream_recon.app.slam.offline.report import InitialPoses
@@ -22,6 +23,8 @@ from stream_recon.app.slam.offline.segments import SEGMENTS, SegmentConfig
 from stream_recon.app.slam.rig_poses import RigFrames
 
 Grey = NDArray[np.uint8]
+GetMatcher = Callable[[], LearnedMatcher | None]
+"""Gives the learned matcher; None where it is not installed."""
 
 
 class Images(Protocol):
@@ -46,6 +49,8 @@ class VideoData:
     """Matches between keyframes of different segments that were aligned."""
     rig: RigFrames | None = None
     """Of all frames; None: one camera."""
+    learned: LearnedPairs | None = None
+    """Learned features of the keyframes, where SIFT hardly ties them."""
 
     @cached_property
     def T_network(self) -> FloatArray:
@@ -115,14 +120,45 @@ def detect_features(
     return features
 
 
+def has_weak_neighbours(
+    data: VideoData,
+    matched: covisibility.PairMatches,
+    camera_model: CameraModel,
+    config: LearnedConfig = DEFAULT_MATCHING.learned,
+) -> bool:
+    """Whether the matches of many neighbouring keyframes cover little of the image."""
+    covered = np.zeros(max(len(data.keyframes) - 1, 1))
+    for (first, second), matches in matched.matches.items():
+        if second == first + 1:
+            covered[first] = coverage(data.features[first].uv[matches[:, 0]], camera_model, config)
+    return bool(np.mean(covered < config.weak) >= config.weak_neighbours)
+
+
+def with_learned_features(data: VideoData, images: Images, matcher: LearnedMatcher) -> VideoData:
+    """The video with learned features after the others of each keyframe."""
+    index = {position: k for k, position in enumerate(data.keyframes)}
+    features, begin = list(data.features), [len(each) for each in data.features]
+    points = [NO_POINTS] * len(features)
+    for position, grey, depth in images.read(data.keyframes):
+        k, found, reader = index[position], matcher.detect(grey), depth()
+        if (mask := reader.detection_mask()) is not None:
+            column, row = found.uv.astype(np.intp).clip(0, np.array(found.size) - 1).T
+            is_free = mask[row, column] > 0
+            found = replace(found, uv=found.uv[is_free], descriptors=found.descriptors[is_free])
+        uv, z = np.concatenate([features[k].uv, found.uv]), np.concatenate([features[k].z, reader.sample(found.uv)])
+        features[k], points[k] = Features(uv, features[k].descriptors, z), found
+    return replace(data, features=features, learned=LearnedPairs(matcher, points, begin))
+
+
 def align_segments(
     data: VideoData, camera_model: CameraModel, workers: int, config: SegmentConfig = SEGMENTS
 ) -> VideoData:
     """The video with segments merged where matches tie them."""
     if len(np.unique(data.keyframe_segment)) < 2:
         return data
-    pairs = covisibility.cross_segment_pairs(data.keyframe_views, similarity_matrix(data.features))
-    matches = covisibility.match_pairs(data.keyframe_views, data.features, camera_model, pairs, workers).matches
+    views, features = data.keyframe_views, data.features
+    pairs = covisibility.cross_segment_pairs(views, similarity_matrix(features))
+    matches = covisibility.match_pairs(views, features, camera_model, pairs, workers, learned=data.learned).matches
     edges = relative_poses.estimate_relative_poses(data.features, camera_model, matches)
     ties = segments.align(data.T_keyframes, data.keyframe_segment, data.median_depths, edges, matches, config)
     scale = np.array([ties[view.segment][1].scale for view in data.views])
@@ -155,7 +191,7 @@ def match_all_keyframes(
     """Verified matches of keyframe pairs, without pairs that geometry shows to be wrong."""
     views, features = data.keyframe_views, data.features
     pairs = covisibility.candidate_pairs(views, camera_model, similarity_matrix(features))
-    matched = covisibility.match_pairs(views, features, camera_model, pairs, workers, advance)
+    matched = covisibility.match_pairs(views, features, camera_model, pairs, workers, advance, learned=data.learned)
     matched.matches.update(data.cross_matches)
     matched.loops |= data.cross_matches.keys()
     far = {pair: matched.matches[pair] for pair in matched.loops}
@@ -174,7 +210,8 @@ def match_unordered(
 ) -> covisibility.PairMatches:
     """Verified matches of keyframes by their images alone, also across segments, with held-out ones of these pairs."""
     pairs = covisibility.unordered_pairs(similarity_matrix(data.features))
-    matched = covisibility.match_pairs(data.keyframe_views, data.features, camera_model, pairs, workers, advance)
+    views, features = data.keyframe_views, data.features
+    matched = covisibility.match_pairs(views, features, camera_model, pairs, workers, advance, learned=data.learned)
     matched.held_out = {pair: matched.held_out[pair] for pair in matched.matches}
     matched.loops.clear()
     matched.ordered = False

@@ -27,12 +27,15 @@ from stream_recon.app.slam.offline.attempts import Attempt, AttemptSource, choos
 from stream_recon.app.slam.offline.config import REFINE, RefineConfig
 from stream_recon.app.slam.offline.findings import Findings, RefinedFrames, report_on
 from stream_recon.app.slam.offline.keyframe_matching import (
+    GetMatcher,
     Images,
     VideoData,
     align_rig,
     align_segments,
     detect_features,
+    has_weak_neighbours,
     match_all_keyframes,
+    with_learned_features,
 )
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes, choose_rig_keyframes
 from stream_recon.app.slam.offline.report import GivenPoses, InitialPoses, IntermediateState, Refinement, WarmStart
@@ -76,6 +79,8 @@ class RefineOptions:
     """The frames' poses and depth are those of refined parts, which are adjusted together."""
     given: GivenPoses | None = None
     """The frames' poses are known ones; None: the network's."""
+    learned: GetMatcher = lambda: None
+    """Asked where SIFT hardly ties neighbours."""
     progress: Progress = lambda share, what: None
     on_state: Callable[[IntermediateState], None] | None = None
     """Called after each pass."""
@@ -168,16 +173,26 @@ class _Stages:
 
     def matches(self, findings: Findings) -> Findings:
         """Matches by order and poses, in the world of the segments that they tie; none of photographs in no order."""
-        data, workers = findings.data, self.options.workers
+        data = findings.data
         with self.progress.stage("matches"):
             if self.unordered:
                 return replace(findings, matches=PairMatches())
-            if self.options.refined_before or self.options.keeps_poses:  # they are in one world
-                data = replace(data, views=segments.joined(data.views, {view.segment for view in data.views}))
-            else:
-                data = align_segments(data, self.camera_model, workers, self.config.segments)
-            matches = match_all_keyframes(data, self.camera_model, workers, self.progress.advance)
-        return replace(findings, data=data, matches=matches)
+            aligned, matches = self._matched(data)
+            is_learned = None
+            if has_weak_neighbours(aligned, matches, self.camera_model):
+                matcher = self.options.learned()
+                is_learned = matcher is not None
+                if matcher is not None:
+                    aligned, matches = self._matched(with_learned_features(data, self.images, matcher))
+        return replace(findings, data=aligned, matches=matches, learned_matches=is_learned)
+
+    def _matched(self, data: VideoData) -> tuple[VideoData, PairMatches]:
+        workers = self.options.workers
+        if self.options.refined_before or self.options.keeps_poses:  # they are in one world
+            data = replace(data, views=segments.joined(data.views, {view.segment for view in data.views}))
+        else:
+            data = align_segments(data, self.camera_model, workers, self.config.segments)
+        return data, match_all_keyframes(data, self.camera_model, workers, self.progress.advance)
 
     def attempt(self, findings: Findings) -> Findings:
         """The attempt at a map that the evidence prefers."""

