@@ -398,5 +398,9 @@ def _count(table: Mapping[str, Any], name: str) -> float:
 
 
 def _length(segment: object) -> float:
-    first, last = (_number(segment, name) if isinstance(segment, dict) else None for name in ("first", "last"))
-    return 0.0 if first is None or last is None else max(last - first + 1, 0.0)
+    first, last, frames = (
+        _number(segment, name) if isinstance(segment, dict) else None for name in ("first", "last", "frames")
+    )
+    if frames is not None or first is None or last is None:
+        return frames or 0.0
+    return max(last - first + 1, 0.0)

@@ -68,9 +68,8 @@ class LearnedConfig:
     wrong by more than 1.5 of its pixels, a tenth of 960."""
     min_cosine: float = 0.82
     """Of mutual nearest neighbours; the library's."""
-    min_mutual: int = 20
-    """Mutual nearest neighbours below which a pair is taken for unrelated: of 57 such pairs geometry verified 5, all
-    wrongly."""
+    min_mutual: int = 40
+    """Mutual nearest neighbours below which a pair is taken for unrelated; most that geometry verified were wrong."""
     min_confidence: float = 0.1
     """Of a match; the library's."""
     cells: int = 10

@@ -200,7 +200,9 @@ def match_pairs(
         if learned is None or coverage(a.uv[sift[0][:, 0]], camera_model, config.learned) >= config.learned.weak:
             return sift
         more = learned.match(pair.first, pair.second)
-        both, held_out = checked(a, b, np.concatenate([sift[0], more]), pair.least)
+        # The matcher has left out what one motion does not explain: half of its matches agree at least.
+        least = max(pair.least, descriptors.min_unguided, len(more) // 2)
+        both, held_out = checked(a, b, np.concatenate([sift[0], more]), least)
         return (both, np.concatenate([sift[1], held_out])) if len(both) > len(sift[0]) else sift
 
     def match_pair(pair: CandidatePair) -> tuple[Matches, Matches]:

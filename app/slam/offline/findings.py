@@ -175,7 +175,8 @@ def fallback_segments(findings: Findings) -> list[dict[str, object]]:
 
     def segment(first: int, last: int, why: str, cause: str | None, is_stream: bool) -> dict[str, object]:
         kept = KeptPoses.STREAM if is_stream else KeptPoses.GIVEN if findings.is_given else KeptPoses.NETWORK
-        return {"first": views[first].index, "last": views[last].index, "why": why, "cause": cause, "kept": kept}
+        ends = {"first": views[first].index, "last": views[last].index, "frames": last - first + 1}
+        return {**ends, "why": why, "cause": cause, "kept": kept}
 
     if findings.unchanged:
         cause = None if selection is None else selection.cause(0, len(keyframes))

@@ -85,6 +85,11 @@ def test_learned_matches_are_advised_where_they_would_help() -> None:
     assert not judge(refined(learned_matches=False)).advice, "a good result needs none"
 
 
+def test_frames_that_are_left_are_counted_also_of_every_nth_frame() -> None:
+    left = [{"first": 0, "last": 84, "frames": 8, "why": "", "cause": "untied", "kept": "network"}]
+    assert "8 of 60" in judge(refined(fallback_segments=left)).reason
+
+
 def test_advice_is_that_of_a_known_cause() -> None:
     """That points contradict a result does not say why; a lens that bends lines does."""
     verdict = judge(refined(disagreement=0.7, depth_error=0.2))
