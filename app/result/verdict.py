@@ -52,8 +52,6 @@ class VerdictConfig:
     """Median angle under which points are seen, below which a result is doubtful."""
     turned_deg: float = 0.8
     """The same, below which a camera that only turned is the cause of other findings; 0.56 where one did."""
-    unrefined: float = 0.02
-    """Share of the frames that refinement left to the network."""
     lost: float = 0.1
     """Share of frames that were damaged or blank."""
     inconsistent: float = 0.15
@@ -78,8 +76,8 @@ class VerdictConfig:
     """Features of a keyframe, of 1,000 that are sought, below which there is too little to see."""
     overlapping: float = 0.5
     """Share of the pairs of keyframes with matches below which pictures are too far apart."""
-    stray: float = 0.05
-    """Share of the frames that may show nothing that the others show, in a good result; one always may."""
+    unconfirmed: float = 0.05
+    """Share of the frames that refinement may leave as they were in a good result; one always may."""
     failed: int = 2
     """Number of independent findings from which a result has failed."""
     max_reasons: int = 2
@@ -170,7 +168,7 @@ def judge(record: Mapping[str, Any], frames: int | None = None, config: VerdictC
     ]
     notes = evidence.notes()
     if not findings:
-        confirmed = f"{evidence.frames - evidence.stray:.0f} of {evidence.frames:.0f} frames"
+        confirmed = f"{evidence.frames - evidence.left():.0f} of {evidence.frames:.0f} frames"
         covered = surface_coverage(record)
         surface = "" if covered is None else f"; the surface covers {covered:.0%} of what was filmed"
         return Verdict("good", f"{confirmed} were confirmed by points kept aside to check it{surface}{notes}")
@@ -212,14 +210,15 @@ class _Evidence:
         segments = self._refinement.get("fallback_segments")
         self._segments = segments if isinstance(segments, list) else []
         self._rejected = bool(self._refinement) and self._refinement.get("reprojection_px") is None
-        self.stray = min(self._left(FallbackCause.UNTIED), self.frames)
+        self._stray = self.left(FallbackCause.UNTIED)
         """Frames that show nothing that the others show."""
+        self._few = max(1.0, config.unconfirmed * self.frames)
 
     def _of_kept(self, name: str) -> float | None:
         """A figure of the poses that are kept, the map's or those that it was compared with."""
         return _number(self._refinement, f"{name}_before" if self._rejected else name)
 
-    def _left(self, cause: FallbackCause | None = None) -> float:
+    def left(self, cause: FallbackCause | None = None) -> float:
         """Frames that refinement left as they were, all or those of a cause."""
         named = (s for s in self._segments if cause is None or (isinstance(s, dict) and s.get("cause") == cause))
         return min(sum(map(_length, named)), self.frames)
@@ -241,7 +240,7 @@ class _Evidence:
         keyframes, features = (_number(self._refinement, name) for name in ("keyframes", "features"))
         if keyframes and features is not None and features < self._config.min_features * keyframes:
             return causes.BARE
-        if self._left(FallbackCause.MOVING) > 0:
+        if self.left(FallbackCause.MOVING) > 0:
             return causes.MOVING
         tried, accepted = (_number(self._refinement, f"pairs_{name}") for name in ("tried", "accepted"))
         is_apart = tried and accepted is not None and accepted < self._config.overlapping * tried
@@ -271,10 +270,10 @@ class _Evidence:
         if _count(self._refinement, "keyframes") < self._config.min_keyframes or contradicted is None:
             yield _Finding(self._cause, "too few points are seen in several frames to check the result")
             return
-        if self.stray > max(1.0, self._config.stray * self.frames):
-            yield _Finding(causes.STRAY, f"{self.stray:.0f} of {self.frames:.0f}")
-        left = self._left() - self.stray
-        if left and left >= self._config.unrefined * self.frames:
+        if self._stray > self._few:
+            yield _Finding(causes.STRAY, f"{self._stray:.0f} of {self.frames:.0f}")
+        left = self.left() - self._stray
+        if left > self._few:
             unconfirmed = _Finding(self._cause, f"{left:.0f} of {self.frames:.0f} frames could not be confirmed")
             yield self._undecided(contradicted) or unconfirmed
         if contradicted >= self._config.contradicted and not self._rejected:
@@ -282,7 +281,7 @@ class _Evidence:
 
     def _undecided(self, contradicted: float) -> _Finding | None:
         """That a path cannot be confirmed which nothing speaks against; None: something does."""
-        if contradicted >= self._config.agrees or self._left(FallbackCause.MOVING):
+        if contradicted >= self._config.agrees or self.left(FallbackCause.MOVING):
             return None
         if _count(self._refinement, "keyframes") < self._config.short:
             return _Finding(causes.SHORT, f"{self.frames:.0f} frames are too few", weight=0, is_unsure=True)
@@ -340,10 +339,13 @@ class _Evidence:
         return False
 
     def notes(self) -> str:
-        """What makes no result a doubtful one: what the images do not say of the lens, and a stray picture."""
-        notes = ""
-        if 0 < self.stray <= max(1.0, self._config.stray * self.frames):
-            notes = f". {self.stray:.0f} of {self.frames:.0f} show nothing that the others show: their place is a guess"
+        """What makes no result a doubtful one: what the images do not say of the lens, and a few frames."""
+        few = {
+            "show nothing that the others show: their place is a guess": self._stray,
+            "could not be confirmed": self.left() - self._stray,
+        }
+        each = (f". {n:.0f} of {self.frames:.0f} {what}" for what, n in few.items() if 0 < n <= self._few)
+        notes = "".join(each)
         unmeasured = self._refinement.get("field_of_view_measured") is False and not self._rejected
         return f"{notes}. {causes.UNKNOWN_LENS}" if unmeasured else notes
 

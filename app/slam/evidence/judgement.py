@@ -33,7 +33,8 @@ class JudgeConfig:
     """Difference of losses from which a part of the image is explained by one side only."""
     max_lost_same: float = 0.12
     """Share of the matched image that a map may lose which moves as the network does: it follows the same scene, and
-    errors of depth, in pixels of a large picture, cost it up to 0.07."""
+    errors of depth, in pixels of a large picture, cost it up to 0.07. Of `correlated` keyframes, a map that follows an
+    object for a while loses 0.14 to 0.35, and one of a blurred turn 0.11."""
     max_lost: float = 0.053
     """Largest share of the matched image that a correct map loses, to mismatches and noise: up to 0.038 in walks and
     drone photographs, 0.051 beside a moving object; maps that followed one lost 0.055 to 0.4."""
@@ -126,6 +127,13 @@ class Evidence:
     def follows_object(self, among: NDArray[np.bool_] | slice) -> bool:
         """Whether the map may follow a moving object at some keyframes: it loses what the scene shows."""
         return self.lost_share(among) > (self.config.max_lost_same if self.same_motion else self.config.max_lost)
+
+    @property
+    def lossy_runs(self) -> NDArray[np.bool_]:
+        """Mask [N] of runs in which the map loses what the scene shows, as where it follows an object for a while."""
+        width = min(self.config.correlated, len(self.lost))
+        share = np.convolve(self.lost, np.ones(width) / width, "valid")
+        return np.convolve(share > self.config.max_lost_same, np.ones(width)) > 0
 
     @classmethod
     def compare(
@@ -232,11 +240,18 @@ def select(evidence: Evidence, cut_off: NDArray[np.bool_], least: float = 0.0) -
         return Selection(every, _in_words(evidence, worse))
     if total[remaining].mean() <= least:
         return Selection(every, _against(evidence, remaining))
-    if evidence.follows_object(remaining):
-        lost, won = evidence.lost_share(remaining), evidence.won[remaining].mean()
-        why = f"the map loses {lost:.1%} of the matched image that the network explains, and wins {won:.1%}"
-        return Selection(every, f"{why}: it may follow a moving object", follows_object=True)
-    return Selection(worse, _in_words(evidence, worse) if worse.any() else "")
+    lossy = evidence.lossy_runs
+    if evidence.follows_object(remaining) or (remaining & ~lossy).mean() < evidence.config.majority:
+        return Selection(every, _lost_in_words(evidence, remaining), follows_object=True)
+    reasons = [_in_words(evidence, worse)] if worse.any() else []
+    reasons += [_lost_in_words(evidence, lossy)] if lossy.any() else []
+    return Selection(worse | lossy, "; ".join(reasons))
+
+
+def _lost_in_words(evidence: Evidence, among: NDArray[np.bool_]) -> str:
+    lost, won = evidence.lost_share(among), evidence.won[among].mean()
+    why = f"the map loses {lost:.1%} of the matched image that the network explains, and wins {won:.1%}"
+    return f"{why}: it may follow a moving object"
 
 
 def _against(evidence: Evidence, among: NDArray[np.bool_]) -> str:
@@ -269,8 +284,11 @@ def worse_runs(evidence: Evidence) -> NDArray[np.bool_]:
     smooth = np.convolve(total, kernel, "same") / np.convolve(np.ones(count), kernel, "same")
     worse = np.zeros(count, bool)
     for start, end in runs(smooth < 0):
+        run = slice(start, end)
         limit = max(config.margin, config.sure * evidence.standard_error(end - start))
-        worse[start:end] = end - start >= shortest and total[start:end].mean() < -limit
+        # The network's depth fits its own wrong poses: alone it is no evidence against matches.
+        by_matches = evidence.matches[run][total[run] < 0].sum() <= 0 or evidence.follows_object(run)
+        worse[run] = by_matches and end - start >= shortest and total[run].mean() < -limit
     return worse
 
 
@@ -300,9 +318,12 @@ def beyond_breaks(
         kind = int(j - i <= near)
         fits[kind, part[i], part[j]] += agreeing
         of[kind, part[i], part[j]] += every
-    total, usual = fits.sum(axis=0), fits.sum() / max(of.sum(), 1.0)
-    expected = sum(_usual(fit, every, usual, config=config) * every for fit, every in zip(fits, of, strict=True))
-    tied = (total >= config.min_ties) & (total >= config.tied * expected)
+    usual = [
+        _usual(fit, every, fits.sum() / max(of.sum(), 1.0), config=config) for fit, every in zip(fits, of, strict=True)
+    ]
+    expected = np.array(usual)[:, None, None] * of
+    # Either kind: where few matches lead over a step, many of them are wrong.
+    tied = ((fits >= config.min_ties) & (fits >= config.tied * expected)).any(axis=0)
     _, label = connected_components(tied, directed=False)
     group = label[part]
     return np.asarray(group != np.bincount(group).argmax())

@@ -169,6 +169,15 @@ def test_one_stray_photograph_is_a_note() -> None:
     assert verdict.level == "good" and verdict.reason.startswith("48 of 49 frames") and "1 of 49" in verdict.reason
 
 
+def test_a_few_frames_that_could_not_be_confirmed_are_a_note() -> None:
+    few = {"fallback_segments": [{"first": 20, "last": 22, "why": "x"}]}
+    verdict = judge(refined(**few))
+    assert verdict.level == "good" and verdict.reason.startswith("57 of 60 frames")
+    assert "3 of 60 could not be confirmed" in verdict.reason
+    few["fallback_segments"][0]["last"] = 23
+    assert judge(refined(**few)).level == "doubtful"
+
+
 def test_frames_left_to_the_network_are_counted() -> None:
     verdict = judge(refined(fallback_segments=[{"first": 0, "last": 36, "why": "x"}]))
     assert verdict.level == "doubtful" and "37 of 60 frames could not be confirmed" in verdict.reason

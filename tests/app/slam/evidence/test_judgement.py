@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
@@ -144,6 +145,15 @@ def test_distant_pairs_are_compared_with_distant_pairs() -> None:
     assert np.flatnonzero(worse).tolist() == [4, 5, 6]
 
 
+def test_distant_pairs_tie_parts_whose_neighbours_are_blurred() -> None:
+    evidence, agreement = halves(0.0)
+    evidence.pairs[0, 2] = np.array([0.3, 0.3])
+    ties = {**TIES, (3, 4): (20, 98), (6, 7): (20, 98), (0, 3): (400, 500), (2, 5): (75, 100), (2, 8): (75, 100)}
+    assert not beyond_breaks(evidence, evidence, agreement, ties).any()
+    ties[2, 5] = 55, 100
+    assert np.flatnonzero(beyond_breaks(evidence, evidence, agreement, ties)).tolist() == [4, 5, 6]
+
+
 def test_a_match_by_chance_is_no_evidence() -> None:
     right, _, video = sides()
     found = detected(video)
@@ -199,6 +209,33 @@ def test_a_few_noisy_keyframes_do_not_fall_back() -> None:
     clear = np.full(COUNT, 0.1)
     clear[3:7] = -0.2
     assert np.flatnonzero(worse_runs(evidence_of(matches=clear))).tolist() == [3, 4, 5, 6]
+
+
+def test_depth_alone_sends_no_run_back_that_matches_confirm() -> None:
+    # The network's depth fits its own poses, also where these are wrong.
+    depth, matches = np.zeros(COUNT), np.full(COUNT, 0.1)
+    depth[3:7] = -0.35
+    assert not worse_runs(replace(evidence_of(matches=matches), depth=depth)).any()
+    matches[3:7] = 0.0
+    # Matches of an object agree with a map that follows it.
+    for unconfirmed in (evidence_of(matches=matches), evidence_of(matches=0.1, lost=0.2, won=0.3)):
+        worse = worse_runs(replace(unconfirmed, depth=depth))
+        assert worse[3:7].all() and not worse[[0, 1, 8, 9]].any()
+
+
+@pytest.mark.parametrize("share", [0.2, 0.06])
+def test_a_run_that_loses_the_scene_falls_back(share: float) -> None:
+    count = 4 * COUNT
+    lost = np.full(count, 0.01)
+    lost[12:20] = share
+    even = np.full(count, 0.1)
+    walk = Evidence(even, 0 * even, lost, 2 * lost, same_motion=True)
+    chosen = select(walk, np.zeros(count, bool))
+    if share == 0.06:
+        assert not chosen.fallback.any() and not chosen.reason
+    else:
+        assert chosen.fallback[12:20].all() and not chosen.fallback[:10].any() and not chosen.fallback[22:].any()
+        assert "moving object" in chosen.reason and not chosen.follows_object
 
 
 def test_a_map_must_be_better_by_more_than_chance() -> None:
