@@ -74,11 +74,11 @@ class LearnedConfig:
     """Of a match; the library's."""
     cells: int = 10
     """Cells along the longer side, which measure how much of the image matches cover."""
-    weak: float = 1 / 3
+    weak: float = 0.25
     """Share of the image that the SIFT matches of a pair cover, below which it is weak."""
     weak_neighbours: float = 0.1
-    """Share of neighbours that are weak pairs, from which a video gets learned features. With all frames of a film it
-    was at most 0.04."""
+    """Share of neighbours that are weak pairs, from which a video gets learned features. Phone films that SIFT refines
+    well had at most 0.04, those that it does not at least 0.3."""
 
 
 @dataclass(frozen=True)
