@@ -4,6 +4,8 @@ import dataclasses
 import hashlib
 import json
 import shutil
+import sys
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,7 @@ from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, read_track
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.listeners import RunObserver
 from stream_recon.app.run.options import RunOptions
+from stream_recon.app.slam.matching.learned import MODULE
 from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.app.sources.source import open_source
 from stream_recon.app.stages.again import plan_refinement
@@ -141,6 +144,27 @@ def test_files_tell_the_refined_story_and_keep_the_first(refined: Refined, video
     (revision,) = refined.listener.revisions
     assert [frame.index for frame in revision.frames] == list(range(FRAMES))
     assert not list(folder.glob("*.part"))
+
+
+def test_learned_matches_that_do_not_work_are_told_in_one_line(
+    video: Video, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = copy(video)
+    bare.blank()
+    bare.write_result(tmp_path / "out")
+    (tmp_path / f"{MODULE}.py").write_text("raise ImportError('kornia is missing')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    told: list[tuple[str, bool]] = []
+
+    class Watching(RunObserver):
+        def on_message(self, line: str, *, warning: bool = False) -> None:
+            told.append((line, warning))
+
+    report = write_refinement(StageContext(tmp_path / "out", observer=Watching()))
+    assert report.learned_matches is False
+    ((line, is_warning),) = [each for each in told if "learned" in each[0]]
+    assert is_warning and "kornia is missing" in line and "pip install" in line and "\n" not in line
 
 
 @pytest.mark.slow
