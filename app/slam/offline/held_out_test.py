@@ -101,9 +101,14 @@ class HeldOutTest:
             stream[among] = evidence.total[among].mean() > -chance and not evidence.follows_object(among)
         return replace(selection, stream=stream)
 
-    def is_better(self, fit: BAState, other: BAState, errors: float = 1.0) -> bool:
-        """Whether a solution is better than another one by more than some standard errors of the same evidence."""
+    def is_better(self, fit: BAState, other: BAState, errors: float = 1.0, *, by_depth: bool = True) -> bool:
+        """Whether a solution is better than another one by more than some standard errors of the same evidence.
+
+        ``by_depth``: the network's depth is evidence, which it is not for a solution that takes the network's motions.
+        """
         evidence = self._evidence(other, fit, self._compared(other, fit))
+        if not by_depth:
+            evidence = replace(evidence, depth=np.zeros_like(evidence.depth))
         return bool(evidence.total.mean() > errors * evidence.standard_error(len(evidence.total)))
 
     def follow_two_motions(self, fit: BAState, other: BAState) -> bool:

@@ -113,7 +113,8 @@ def with_network_motions(
                 # Where the network is blind, little agrees with it.
                 is_kept = other.share >= config.min_turned * candidate.share or test.loses(candidate.fit)
             else:
-                is_kept = test.is_better(other.fit, candidate.fit, -sure if errors.is_relevant else sure)
+                least = -sure if errors.is_relevant else sure
+                is_kept = test.is_better(other.fit, candidate.fit, least, by_depth=False)
             if is_kept:
                 candidate, turn_deg = other, float(np.degrees(np.sqrt(3) * errors.motions.rotation_sigma[0]))
             if not (is_kept and has_turned):

@@ -1,5 +1,6 @@
 """Solutions for keyframes against the network, by matches that they were not fitted to."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,10 +25,15 @@ def test_epipolar_lines_decide_where_the_network_turned_and_not_where_it_is_righ
         both = np.intersect1d(seen.point[of_keyframe[k]], seen.point[of_keyframe[k + 1]], return_indices=True)
         held_out[k, k + 1] = np.stack(both[1:], axis=1)
 
-    def is_certain(T_network: NDArray[np.float64]) -> bool:
+    def test(T_network: NDArray[np.float64], matches: dict[tuple[int, int], NDArray[np.intp]]) -> HeldOutTest:
         data: Any = SimpleNamespace(features=features, T_keyframes=T_network, keyframes=range(COUNT))
         data.keyframe_grids, data.keyframe_segment = grids, np.zeros(COUNT, np.intp)
-        return HeldOutTest(data, LENS, PairMatches(held_out=held_out)).is_certain(state)
+        return HeldOutTest(data, LENS, PairMatches(held_out=matches))
 
-    assert is_certain(drifting(truth, turn_deg=3.0, move=0.1)) is True
-    assert is_certain(truth) is False
+    drifted = drifting(truth, turn_deg=3.0, move=0.1)
+    assert test(drifted, held_out).is_certain(state) is True
+    assert test(truth, held_out).is_certain(state) is False
+    # Without matches, depth alone prefers the right path.
+    wrong, without = replace(state, scene=replace(state.scene, T_world_camera=drifted)), test(truth, {})
+    assert without.is_better(state, wrong, 0.0) is True
+    assert without.is_better(state, wrong, 0.0, by_depth=False) is False
