@@ -130,10 +130,14 @@ class Evidence:
 
     @property
     def lossy_runs(self) -> NDArray[np.bool_]:
-        """Mask [N] of runs in which the map loses what the scene shows, as where it follows an object for a while."""
+        """Mask [N] of runs in which the map loses what the scene shows, as where it follows an object for a while.
+
+        Where map and network move in other directions all along, or the map clearly wins more, it is no such run.
+        """
         width = min(self.config.correlated, len(self.lost))
-        share = np.convolve(self.lost, np.ones(width) / width, "valid")
-        return np.convolve(share > self.config.max_lost_same, np.ones(width)) > 0
+        lost, total = (np.convolve(each, np.ones(width) / width, "valid") for each in (self.lost, self.total))
+        follows = self.same_motion & (lost > self.config.max_lost_same) & (total < self.config.margin)
+        return np.convolve(follows, np.ones(width)) > 0
 
     @classmethod
     def compare(
