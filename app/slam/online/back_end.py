@@ -13,7 +13,7 @@ from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, 
 from stream_recon.app.core.worker import BackgroundWorker, ThreadWorker
 from stream_recon.app.slam.frame_data import Scale
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
-from stream_recon.app.slam.online.global_ba import GlobalBA, GlobalBAScheduler, Schedule
+from stream_recon.app.slam.online.global_ba import GlobalBA, GlobalBAScheduler
 from stream_recon.app.slam.online.loop_closure import LoopCloser
 from stream_recon.app.slam.online.map import Map, MapState
 from stream_recon.app.slam.online.place_recognition import KeyframeDatabase
@@ -194,13 +194,13 @@ class OnlineBackEnd:
             return []
         self._global_ba.cancel()
         self._apply_loop_correction(tracker, wait=True)
-        config, depth_sigma = self._config, self._config.window.priors.depth_sigma
+        config = self._config
         if len(tracker.map.keyframes) >= config.global_ba.first_keyframes:
-            if config.long_tracks.is_enabled and tracker.match_entries(self._loops.neighbouring_entries()):
-                depth_sigma = config.long_tracks.depth_sigma
+            if config.long_tracks.is_enabled:
+                tracker.match_entries(self._loops.neighbouring_entries())
             if config.final_ba.is_enabled:
-                schedule = Schedule(config.final_ba.rounds, depth_sigma)
-                self._global_ba.start(tracker.map.active, tracker.map.camera_model, tracker.map.fixed, schedule)
+                rounds = config.final_ba.rounds
+                self._global_ba.start(tracker.map.active, tracker.map.camera_model, tracker.map.fixed, rounds)
                 self._apply_global_ba(tracker, wait=True)
             tracker.map.refine_attached(tracker.map.active)
         self._scale_jumps = self._scale_jumps + tracker.map.scale_jumps()

@@ -237,8 +237,6 @@ class LongTrackConfig:
     is_enabled: bool = True
     neighbours: int = 6
     """Preceding entries that a new one is matched with; few older ones see the same."""
-    depth_sigma: float = 2.0
-    """Of the log of the network's depth in that adjustment: long tracks need less of it."""
 
 
 @dataclass(frozen=True)

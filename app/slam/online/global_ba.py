@@ -17,14 +17,6 @@ from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """Rounds of an adjustment, and the sigma of the log of the network's depth in it."""
-
-    rounds: Sequence[BARound]
-    depth_sigma: float
-
-
 class GlobalBA:
     """Target of the background worker; see `GlobalBAScheduler`."""
 
@@ -38,7 +30,7 @@ class GlobalBA:
         camera_model: CameraModel,
         known_intrinsics: bool,
         fixed: int,
-        schedule: Schedule,
+        rounds: Sequence[BARound],
     ) -> BAResult | None:
         """Adjust keyframes, and the focal length unless it is known.
 
@@ -49,7 +41,7 @@ class GlobalBA:
         free_focal = not known_intrinsics and (not is_first or len(keyframes) >= config.global_ba.focal_keyframes)
         stays = None if is_first else np.arange(len(keyframes)) < fixed + 2
         options = SolveOptions(free_focal, stays, should_stop)
-        adjusted = adjust_window(keyframes, camera_model, schedule.rounds, options, schedule.depth_sigma, config)
+        adjusted = adjust_window(keyframes, camera_model, rounds, options, config)
         return adjusted.aligned(keyframes, config.window) if adjusted is not None and is_first else adjusted
 
 
@@ -108,22 +100,21 @@ class GlobalBAScheduler:
         keyframes: Sequence[Keyframe],
         camera_model: CameraModel,
         fixed: Sequence[Keyframe] = (),
-        schedule: Schedule | None = None,
+        rounds: Sequence[BARound] | None = None,
     ) -> None:
         """Start an adjustment, in place of a running one.
 
         Args:
             fixed: older keyframes with common loop tracks, which stay.
-            schedule: None: that of a growing map.
+            rounds: None: those of a growing map.
         """
-        if schedule is None:
-            schedule = Schedule(self._config.global_ba.rounds, self._config.window.priors.depth_sigma)
         self.cancel()
         copies = [replace(keyframe, attached=[]) for keyframe in (*fixed, *keyframes)]
         numbers, count = [keyframe.number for keyframe in copies], len(copies)
         config = self._config.global_ba
         due = numbers[-1] + (int(config.delay * count) if count >= config.delayed_from else 0)
-        task = self._worker.submit("adjust", copies, camera_model, self._known_intrinsics, len(fixed), schedule)
+        rounds = config.rounds if rounds is None else rounds
+        task = self._worker.submit("adjust", copies, camera_model, self._known_intrinsics, len(fixed), rounds)
         self._job = _Job(task, numbers, due)
 
     @property

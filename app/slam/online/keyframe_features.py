@@ -138,14 +138,13 @@ def match_entries(
     side: int,
     track_ids: TrackIds,
     config: DescriptorMatchConfig = DEFAULT_ONLINE.matching.descriptors,
-) -> int:
+) -> None:
     """Match an entry of the keyframe database with earlier ones, by the map's poses, and give both common tracks.
 
     Tracks between neighbours drift and end soon; these are longer. ``side``: longer side of the image in pixels.
-    Returns the number of matches.
     """
-    pairs = [(old, _guided_matches(old, new, camera_model, side, config)) for old in reversed(earlier)]
-    return sum(len(merge_tracks(old, new, matches, track_ids)) for old, matches in pairs)
+    for old in reversed(earlier):
+        merge_tracks(old, new, _guided_matches(old, new, camera_model, side, config), track_ids)
 
 
 def _guided_matches(

@@ -81,13 +81,9 @@ def adjust_window(
     camera_model: CameraModel,
     rounds: Sequence[BARound],
     options: SolveOptions,
-    depth_sigma: float | None = None,
     config: OnlineConfig = DEFAULT_ONLINE,
 ) -> BAResult | None:
-    """Adjusted keyframes, points and, if free, focal length; None with too few observations.
-
-    ``depth_sigma``: of the log of the network's depth; None: that of the priors.
-    """
+    """Adjusted keyframes, points and, if free, focal length; None with too few observations."""
     if not config.window.is_robust:
         rounds = [replace(each, loss_px=NOT_ROBUST_PX, drop_px=None) for each in rounds]
     start = _initial_state(keyframes, camera_model, config)
@@ -96,8 +92,6 @@ def adjust_window(
     motions = network_motion_priors(keyframes, config)
     focal_network = float(np.median([keyframe.focal_network for keyframe in keyframes]))
     priors = replace(config.window.priors, focal=focal_network)
-    if depth_sigma is not None:
-        priors = replace(priors, depth_sigma=depth_sigma)
     fitted = robust_ba.solve(start, motions, rounds, priors, options)
     if options.free_focal and len(fitted.observations) >= config.window.min_observations:
         focal = combined_focal(fitted, focal_network, options.fixed, config.window)

@@ -132,19 +132,14 @@ class Tracker:
         self.map.apply_loop_correction(correction)
         self._follow_map()
 
-    def match_entries(self, entries: Iterable[tuple[PlaceDescriptor, list[PlaceDescriptor]]]) -> bool:
-        """Give entries of the keyframe database common tracks with those before them, where both can be adjusted.
-
-        Returns whether there are any.
-        """
-        matched = 0
+    def match_entries(self, entries: Iterable[tuple[PlaceDescriptor, list[PlaceDescriptor]]]) -> None:
+        """Give entries of the keyframe database common tracks with those before them, where both can be adjusted."""
         first = self.map.active[0].number
         for new, earlier in entries:
             if new.keyframe.number >= first:
                 active = [old for old in earlier if old.keyframe.number >= first]
                 side, matching = max(self.scale.size), self._config.matching.descriptors
-                matched += match_entries(new, active, self.map.camera_model, side, self.map.track_ids, matching)
-        return matched > 0
+                match_entries(new, active, self.map.camera_model, side, self.map.track_ids, matching)
 
     def _follow_map(self) -> None:
         self._T, self.log_scale = self.map.newest_pose, self.map.keyframes[-1].log_scale
