@@ -322,10 +322,8 @@ def beyond_breaks(
         kind = int(j - i <= near)
         fits[kind, part[i], part[j]] += agreeing
         of[kind, part[i], part[j]] += every
-    usual = [
-        _usual(fit, every, fits.sum() / max(of.sum(), 1.0), config=config) for fit, every in zip(fits, of, strict=True)
-    ]
-    expected = np.array(usual)[:, None, None] * of
+    usual = fits.sum() / max(of.sum(), 1.0)
+    expected = np.stack([_usual(*kind, usual, config=config) * kind[1] for kind in zip(fits, of, strict=True)])
     # Either kind: where few matches lead over a step, many of them are wrong.
     tied = ((fits >= config.min_ties) & (fits >= config.tied * expected)).any(axis=0)
     _, label = connected_components(tied, directed=False)
@@ -339,11 +337,8 @@ def _loose(explained: Explained, steps: int, config: JudgeConfig = JUDGE) -> NDA
     for (i, j), (agreeing, _) in explained.items():
         if j - i <= config.close_by:
             across[i:j] += agreeing
-    return (
-        np.asarray(across < min(config.loose * float(np.median(across)), config.min_ties))
-        if steps
-        else np.zeros(0, bool)
-    )
+    usual = float(np.median(across)) if steps else 0.0
+    return np.asarray(across < min(config.loose * usual, config.min_ties))
 
 
 def _usual(agreeing: FloatArray, every: FloatArray, otherwise: float, config: JudgeConfig = JUDGE) -> float:
