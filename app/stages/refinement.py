@@ -1,6 +1,7 @@
 """Offline refinement of a finished result folder, with the images of its source."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,7 @@ def write_refinement(
     def progress(share: float, step: str) -> None:
         report(READING_SHARE + (1 - READING_SHARE) * share, step)
 
+    @cache
     def matcher() -> LearnedMatcher | None:
         try:
             return LearnedMatcher.installed()

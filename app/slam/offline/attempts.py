@@ -22,7 +22,7 @@ from stream_recon.app.slam.offline.config import RefineConfig
 from stream_recon.app.slam.offline.held_out_test import HeldOutTest, Judgement
 from stream_recon.app.slam.offline.incremental_sfm import reconstruct
 from stream_recon.app.slam.offline.initialization import InitialCandidate, Initializer, initial_state
-from stream_recon.app.slam.offline.keyframe_matching import VideoData, match_unordered
+from stream_recon.app.slam.offline.keyframe_matching import VideoData, has_weak_neighbours, match_unordered
 from stream_recon.app.slam.offline.known_motions import with_known_motions
 from stream_recon.app.slam.offline.motion_errors import with_network_motions
 from stream_recon.app.slam.offline.path_error import PathError, path_difference, path_error
@@ -161,6 +161,8 @@ class AttemptSource:
     """The poses stay as they are."""
     workers: int = 2
     advance: Callable[[float], None] = lambda share: None
+    with_learned: Callable[[VideoData], VideoData] = lambda data: data
+    """Adds learned features to photographs that SIFT hardly ties."""
 
     def attempts(self) -> Iterator[Attempt]:
         """Attempts, each made when it is asked for."""
@@ -182,15 +184,14 @@ class AttemptSource:
         is_wanted = not self.known_intrinsics and len(self.data.views) >= self.config.companion_frames
         return Companion("refinement", is_wanted=is_wanted)
 
-    def test(self, matches: PairMatches) -> HeldOutTest:
+    def test(self, matches: PairMatches, data: VideoData | None = None) -> HeldOutTest:
         """Test of maps by the held-out ones of these matches."""
-        return HeldOutTest(
-            self.data, self.camera_model, matches, self.refined_before, self.config.judge, self.config.scales
-        )
+        judge, scales = self.config.judge, self.config.scales
+        return HeldOutTest(data or self.data, self.camera_model, matches, self.refined_before, judge, scales)
 
     def from_poses(self, test: HeldOutTest) -> Attempt | None:
         """Attempt of least held-out error from the network's or the online poses; None with too few matches."""
-        data, tracks, config = self.data, training_tracks(test), self.config
+        data, tracks, config = test.data, training_tracks(test), self.config
         if len(tracks.track) < config.min_observations:
             return None
         online = self.online.relative_to(data.T_keyframes[0], data.keyframes) if self.online else None
@@ -234,7 +235,11 @@ class AttemptSource:
         """
         data, known, config = self.data, self.known_intrinsics, self.config
         matches = match_unordered(data, self.camera_model, self.workers, self.advance)
-        test = self.test(matches)
+        if self.unordered and has_weak_neighbours(data, matches, self.camera_model):
+            data = self.with_learned(data)
+            if data.learned:
+                matches = match_unordered(data, self.camera_model, self.workers, self.advance)
+        test = self.test(matches, data)
         structure = reconstruct(data.features, test.training_matches, self.camera_model, known, config.sfm)
         if structure is None:
             attempt = self.from_poses(test) if self.unordered else None

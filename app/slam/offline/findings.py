@@ -39,8 +39,6 @@ class Findings:
 
     data: VideoData
     matches: PairMatches | None = None
-    learned_matches: bool | None = None
-    """See `RefinementReport`."""
     attempt: Attempt | None = None
     path_error: PathError | None = None
     selection: Selection | None = None
@@ -103,7 +101,7 @@ def report_on(
     figures: dict[str, object] = {
         "keyframes": len(data.keyframes),
         "features": sum(len(features) for features in data.features),
-        "learned_matches": findings.learned_matches,
+        "learned_matches": True if data.learned else False if data.lacks_learned else None,
         "segments": len(np.unique(data.keyframe_segment)) if findings.matches is not None else 1,
         "focal_before": camera_model.focal / scale.factor,
         "fallback_segments": fallback_segments(findings),

@@ -51,6 +51,8 @@ class VideoData:
     """Of all frames; None: one camera."""
     learned: LearnedPairs | None = None
     """Learned features of the keyframes, where SIFT hardly ties them."""
+    lacks_learned: bool = False
+    """SIFT hardly ties them, and there is no learned matcher."""
 
     @cached_property
     def T_network(self) -> FloatArray:
@@ -126,11 +128,13 @@ def has_weak_neighbours(
     camera_model: CameraModel,
     config: LearnedConfig = DEFAULT_MATCHING.learned,
 ) -> bool:
-    """Whether the matches of many neighbouring keyframes cover little of the image."""
-    covered = np.zeros(max(len(data.keyframes) - 1, 1))
+    """Whether matches of many keyframes, with the next one or without order the best, cover little of the image."""
+    covered = np.zeros(max(len(data.keyframes) - matched.ordered, 1))
     for (first, second), matches in matched.matches.items():
-        if second == first + 1:
-            covered[first] = coverage(data.features[first].uv[matches[:, 0]], camera_model, config)
+        if second == first + 1 or not matched.ordered:
+            share = coverage(data.features[first].uv[matches[:, 0]], camera_model, config)
+            for k in (first,) if matched.ordered else (first, second):
+                covered[k] = max(covered[k], share)
     return bool(np.mean(covered < config.weak) >= config.weak_neighbours)
 
 

@@ -178,13 +178,17 @@ class _Stages:
             if self.unordered:
                 return replace(findings, matches=PairMatches())
             aligned, matches = self._matched(data)
-            is_learned = None
             if has_weak_neighbours(aligned, matches, self.camera_model):
-                matcher = self.options.learned()
-                is_learned = matcher is not None
-                if matcher is not None:
-                    aligned, matches = self._matched(with_learned_features(data, self.images, matcher))
-        return replace(findings, data=aligned, matches=matches, learned_matches=is_learned)
+                data = self._with_learned(data)
+                if data.learned:
+                    aligned, matches = self._matched(data)
+                aligned = replace(aligned, lacks_learned=data.lacks_learned)
+        return replace(findings, data=aligned, matches=matches)
+
+    def _with_learned(self, data: VideoData) -> VideoData:
+        """The video with learned features if there is a matcher."""
+        matcher = self.options.learned()
+        return with_learned_features(data, self.images, matcher) if matcher else replace(data, lacks_learned=True)
 
     def _matched(self, data: VideoData) -> tuple[VideoData, PairMatches]:
         workers = self.options.workers
@@ -210,11 +214,13 @@ class _Stages:
             options.keeps_poses,
             options.workers,
             self.progress.advance,
+            self._with_learned,
         )
         with self.progress.stage("adjustment"):
             attempt = choose(source.attempts())
         if attempt is None:
-            return replace(findings, unchanged="too few matches")
+            lacks = findings.data.lacks_learned or (self.unordered and self.options.learned() is None)
+            return replace(findings, data=replace(findings.data, lacks_learned=lacks), unchanged="too few matches")
         attempt = attempt.laid_out()
         self._show(attempt, attempt.fit, np.zeros(len(attempt.data.keyframes), bool))
         return replace(findings, data=attempt.data, attempt=attempt)

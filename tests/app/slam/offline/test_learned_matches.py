@@ -68,6 +68,15 @@ def test_learned_matches_tie_keyframes_that_sift_hardly_ties(video: Video) -> No
     )
 
 
+def test_photographs_in_no_order_are_matched_so_too(video: Video) -> None:
+    matcher, options = StandIn(), RefineOptions(known_intrinsics=True, known=described(video, 30), unordered=True)
+    alone = refine(video.views(), video, video.scale, options)
+    refined = refine(video.views(), video, video.scale, replace(options, learned=lambda: matcher))
+    assert alone.report.learned_matches is False and refined.report.learned_matches is True
+    assert not refined.report.fallback_segments and matcher.asked
+    assert ate(refined.T_world_camera, video) < 0.5 * ate(alone.T_world_camera, video)
+
+
 def test_where_sift_ties_keyframes_no_matcher_is_asked(video: Video) -> None:
     def matcher() -> None:
         pytest.fail("not needed")
