@@ -67,8 +67,8 @@ class TrackerConfig:
     """Of a keyframe."""
     recent: int = 3
     """Keyframes whose images are kept, for matching with descriptors."""
-    motion_window: int = 10
-    """Keyframes over which motions in the map and in the network's world are compared."""
+    ratio_window: int = 6
+    """Keyframes over which paths in the map and in the network's world are compared."""
     min_sharpness: float = 0.3
     """Sharpness relative to the recent median, below which a frame is not tracked."""
     sharpness_window: int = 15
@@ -104,17 +104,9 @@ class ResectioningConfig:
     has_network_motion: bool = True
     """Whether the pose by points is combined with the network's motion since the keyframe."""
     rotation_sigma: float = float(np.radians(1.0))
-    """Largest one of that motion, and where the map has few keyframes."""
+    """Of that motion."""
     translation_sigma: float = 0.3
-    """The same, relative to its length."""
-    least_rotation_sigma: float = float(np.radians(0.05))
-    """However well the network agrees with the map: both may have the same error."""
-    least_translation_sigma: float = 0.03
-    """The same, relative to its length."""
-    min_motions: int = 5
-    """Motions between keyframes by which the network's error is measured."""
-    error_quantile: float = 0.75
-    """Of their differences, which is taken as the error: some motions are far worse than most."""
+    """Of that motion, relative to its length."""
     min_motion: float = 0.005
     """Share of the depth; shorter motions have the sigma of this one."""
 

@@ -7,14 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
+from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
 from stream_recon.app.slam.online.keyframe import NO_TRACKS, Keyframe
 from stream_recon.app.slam.online.keyframe_features import TrackIds, merge_tracks
 from stream_recon.app.slam.online.local_ba import BAResult
 from stream_recon.app.slam.online.loop_closure import LoopCorrection
-from stream_recon.app.slam.online.resectioning import NetworkMotion, refine_attached_pose
+from stream_recon.app.slam.online.resectioning import refine_attached_pose
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,14 @@ class Map:
         """Refine the poses of attached frames by the present points."""
         if not self._config.map.refines_attached:
             return
-        half = self._config.tracker.motion_window // 2
         for keyframe in keyframes:
-            around = self.keyframes[max(keyframe.number - half, 0) : keyframe.number + half + 1]
-            network = network_motion(around, keyframe.log_scale, self._config)
+            around = self.keyframes[max(keyframe.number - 1, 0) : keyframe.number + 3]
+            ratio = scale_ratio(around, keyframe.log_scale, self._config)
             for frame in keyframe.attached:
                 if frame.tracked is not None:
                     relative = invert_pose(keyframe.T_world_camera) @ keyframe.pose_of(frame)
                     frame.T_keyframe_frame = refine_attached_pose(
-                        keyframe, frame.tracked, relative, network, self.camera_model, self._config
+                        keyframe, frame.tracked, relative, ratio, self.camera_model, self._config
                     )
                     frame.log_scale = keyframe.log_scale
                     self.changed.add(keyframe.number)
@@ -161,30 +160,13 @@ class Map:
         self._loop_ends = self._loop_ends[:half:2] + self._loop_ends[half:]
 
 
-def network_motion(
-    keyframes: Sequence[Keyframe], log_scale: float, config: OnlineConfig = DEFAULT_ONLINE
-) -> NetworkMotion:
-    """How the network's motions between keyframes agree with the map's.
-
-    Errors of the network vary from one video to the next by a factor of ten, so its weight is measured.
-    """
-    usual, scale = config.resectioning, float(np.exp(log_scale))
+def scale_ratio(keyframes: Sequence[Keyframe], log_scale: float, config: OnlineConfig = DEFAULT_ONLINE) -> float:
+    """Path along keyframes in the map per path in the network's world; the ratio of depths where nothing moves."""
+    scale = float(np.exp(log_scale))
     if len(keyframes) < 2:
-        return NetworkMotion(scale, usual.rotation_sigma, usual.translation_sigma)
-    ours, theirs = (np.array([getattr(k, name) for k in keyframes]) for name in ("T_world_camera", "T_network"))
-    ours, theirs = (invert_pose(T[:-1]) @ T[1:] for T in (ours, theirs))
-    length, length_network = (np.linalg.norm(motion[:, :3, 3], axis=1) for motion in (ours, theirs))
-    floor = usual.min_motion * keyframes[-1].median_depth
-    # Where nothing moves, the ratio is that of depths.
-    ratio = float(np.median((length + floor) / (length_network * scale + floor)))
-    ratio = scale * float(np.clip(ratio, 1 / config.map.max_scale_ratio, config.map.max_scale_ratio))
-    if len(keyframes) <= usual.min_motions:
-        return NetworkMotion(ratio, usual.rotation_sigma, usual.translation_sigma)
-    turned = np.radians(rotation_angle_deg(np.swapaxes(ours[:, :3, :3], 1, 2) @ theirs[:, :3, :3]))
-    moved = np.linalg.norm(ours[:, :3, 3] - ratio * theirs[:, :3, 3], axis=1) / np.maximum(length, floor)
-    turn, move = (float(np.quantile(each, usual.error_quantile)) for each in (turned, moved))
-    return NetworkMotion(
-        ratio,
-        float(np.clip(turn, usual.least_rotation_sigma, usual.rotation_sigma)),
-        float(np.clip(move, usual.least_translation_sigma, usual.translation_sigma)),
-    )
+        return scale
+    T, T_network = (np.array([getattr(k, name)[:3, 3] for k in keyframes]) for name in ("T_world_camera", "T_network"))
+    ours, theirs = (np.linalg.norm(np.diff(centres, axis=0), axis=1) for centres in (T, T_network))
+    floor = config.resectioning.min_motion * keyframes[-1].median_depth
+    ratio = float(np.median((ours + floor) / (theirs * scale + floor)))
+    return scale * float(np.clip(ratio, 1 / config.map.max_scale_ratio, config.map.max_scale_ratio))

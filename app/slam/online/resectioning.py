@@ -20,28 +20,13 @@ Grey = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class NetworkMotion:
-    """How the network's motions between keyframes agree with the map's."""
-
-    scale_ratio: float
-    """Camera path in the map per path in the network's world."""
-    rotation_sigma: float
-    """Rad."""
-    translation_sigma: float
-    """Relative to the translation's length."""
-
-    def information(self, length: float) -> FloatArray:
-        """Information [6, 6] of a motion of a given length in the map, as in `PoseEstimate`."""
-        return np.diag([self.rotation_sigma**-2] * 3 + [(self.translation_sigma * length) ** -2] * 3)
-
-
-@dataclass(frozen=True)
 class MotionPrior:
     """The network's motion, from which a frame is tracked."""
 
     T_predicted: FloatArray  # [4, 4], by the motion since the last frame; points are searched from here
     T_network: FloatArray  # [4, 4], pose in the network's world
-    network: NetworkMotion
+    scale_ratio: float
+    """Camera path in the map per path in the network's world."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +86,7 @@ def track_frame(
     if not agrees.any():
         return lost
     depth = float(np.median(keyframe.depths[row[used[agrees]]]))
-    T, covariance = _with_network_motion(keyframe, estimate, prior.T_network, prior.network, depth, config)
+    T, covariance = _with_network_motion(keyframe, estimate, prior.T_network, prior.scale_ratio, depth, config)
     if not np.isfinite(T).all():
         return lost
     residuals = np.nan_to_num(project_world(camera_model, T, points[row]) - uv, nan=np.inf)
@@ -113,11 +98,14 @@ def refine_attached_pose(
     keyframe: Keyframe,
     tracked: TrackedPoints,
     T_keyframe_frame: FloatArray,
-    network: NetworkMotion,
+    scale_ratio: float,
     camera_model: CameraModel,
     online: OnlineConfig = DEFAULT_ONLINE,
 ) -> FloatArray:
-    """Pose [4, 4] of a frame relative to its keyframe, by the keyframe's present points, near a given one."""
+    """Pose [4, 4] of a frame relative to its keyframe, by the keyframe's present points, near a given one.
+
+    ``scale_ratio``: camera path in the map per path in the network's world.
+    """
     config, row = online.resectioning, tracked.row
     points = keyframe.points(camera_model)[row]
     used = np.flatnonzero(np.isfinite(points[:, 0]))
@@ -128,7 +116,7 @@ def refine_attached_pose(
     agrees = estimate.distances < config.agreeing_px * sigma
     if agrees.sum() < max(config.min_points, config.min_agreeing * len(used)):
         return T_keyframe_frame
-    T, _ = _with_network_motion(keyframe, estimate, tracked.T_network, network, keyframe.median_depth, config)
+    T, _ = _with_network_motion(keyframe, estimate, tracked.T_network, scale_ratio, keyframe.median_depth, config)
     return np.asarray(invert_pose(keyframe.T_world_camera) @ T) if np.isfinite(T).all() else T_keyframe_frame
 
 
@@ -136,7 +124,7 @@ def _with_network_motion(
     keyframe: Keyframe,
     estimate: PoseEstimate,
     T_network: FloatArray,
-    network: NetworkMotion,
+    scale_ratio: float,
     depth: float,
     config: ResectioningConfig,
 ) -> tuple[FloatArray, FloatArray]:
@@ -148,11 +136,10 @@ def _with_network_motion(
     if not config.has_network_motion:
         return estimate.T_world_camera, np.asarray(np.linalg.inv(information), np.float64)
     motion = invert_pose(keyframe.T_network) @ T_network
-    motion[:3, 3] *= network.scale_ratio
+    motion[:3, 3] *= scale_ratio
     length = max(float(np.linalg.norm(motion[:3, 3])), config.min_motion * depth)
-    known = network.information(length)
-    T = combined_pose(estimate.T_world_camera, information, keyframe.T_world_camera @ motion, known)
-    return T, np.asarray(np.linalg.inv(information + known), np.float64)
+    T = combined_pose(estimate.T_world_camera, information, keyframe.T_world_camera @ motion, length, config)
+    return T, np.asarray(np.linalg.inv(information + _prior_information(length, config)), np.float64)
 
 
 def _sigma(keyframe: Keyframe, row: NDArray[np.intp], guessed_px: float) -> FloatArray:
@@ -160,10 +147,23 @@ def _sigma(keyframe: Keyframe, row: NDArray[np.intp], guessed_px: float) -> Floa
     return np.where(np.isnan(keyframe.z[row]), guessed_px, 1.0)
 
 
+def _prior_information(length: float, config: ResectioningConfig) -> FloatArray:
+    """Information [6, 6] of the network's motion, of a given length."""
+    return np.diag([config.rotation_sigma**-2] * 3 + [(config.translation_sigma * length) ** -2] * 3)
+
+
 def combined_pose(
-    T: FloatArray, information: FloatArray, prior: FloatArray, prior_information: FloatArray
+    T: FloatArray,
+    information: FloatArray,
+    prior: FloatArray,
+    length: float,
+    config: ResectioningConfig = DEFAULT_ONLINE.resectioning,
 ) -> FloatArray:
-    """Mean of a pose and a prior pose, weighted by their information [6, 6], as in `PoseEstimate`."""
+    """Mean of a pose and a prior pose, weighted by their information; that of ``T`` [6, 6] is as in `PoseEstimate`.
+
+    ``length``: of the motion that the prior's translation sigma is relative to.
+    """
+    prior_information = _prior_information(length, config)
     difference = np.concatenate([so3.log(T[:3, :3].T @ prior[:3, :3]), prior[:3, 3] - T[:3, 3]])
     step = np.linalg.solve(information + prior_information, prior_information @ difference)
     out = np.eye(4)

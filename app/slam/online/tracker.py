@@ -30,7 +30,7 @@ from stream_recon.app.slam.online.keyframe_features import (
 )
 from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
 from stream_recon.app.slam.online.loop_closure import LoopCorrection
-from stream_recon.app.slam.online.map import Map, network_motion
+from stream_recon.app.slam.online.map import Map, scale_ratio
 from stream_recon.app.slam.online.resectioning import MotionPrior, TrackingResult, track_frame
 
 logger = logging.getLogger(__name__)
@@ -151,11 +151,14 @@ class Tracker:
         if self._T_network is None:
             self._T_network = T_network
         relative = invert_pose(self._T_network) @ T_network
-        recent = self.map.keyframes[-self._config.tracker.motion_window :]
-        network = network_motion(recent, self.log_scale, self._config)
-        relative[:3, 3] *= network.scale_ratio
+        ratio = self._scale_ratio()
+        relative[:3, 3] *= ratio
         self._T_network = T_network
-        return MotionPrior(np.asarray(self._T @ relative), T_network, network)
+        return MotionPrior(np.asarray(self._T @ relative), T_network, ratio)
+
+    def _scale_ratio(self) -> float:
+        """Recent path in the map per path in the network's world; the network's depths may have another scale."""
+        return scale_ratio(self.map.keyframes[-self._config.tracker.ratio_window :], self.log_scale, self._config)
 
     def _track(self, result: FrameResult, image: Grey, prior: MotionPrior) -> FloatArray:
         """Track a frame against the last keyframe; returns its pose."""

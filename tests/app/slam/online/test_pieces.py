@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.slam.ba.robust_ba import SolveOptions
@@ -21,13 +20,12 @@ from stream_recon.app.slam.online.keyframe import (
     common_rows,
 )
 from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
-from stream_recon.app.slam.online.map import Map, network_motion
-from stream_recon.app.slam.online.resectioning import NetworkMotion, combined_pose, refine_attached_pose
+from stream_recon.app.slam.online.map import Map
+from stream_recon.app.slam.online.resectioning import combined_pose, refine_attached_pose
 from tests.app.slam.room import pose
 
 FloatArray = NDArray[np.float64]
 LENS = CameraModel(260.0, 160.0, 120.0)
-NETWORK = NetworkMotion(1.0, 0.01, 0.3)
 CLOUD = np.random.default_rng(0).uniform((-2, -1.5, 3), (2, 1.5, 6), (400, 3))
 
 
@@ -140,42 +138,17 @@ def test_attached_frames_are_refined_by_their_keyframes_points() -> None:
     row = np.arange(0, len(CLOUD), 2)
     followed = TrackedPoints(row, LENS.project(xyz[row]).astype(np.float32), pose((0.12, 0.05, 0), 0.02))
     off = pose((0.13, 0.03, 0.02), 0.03)
-    assert np.allclose(refine_attached_pose(one, followed, off, NETWORK, LENS), T, atol=0.005)
+    assert np.allclose(refine_attached_pose(one, followed, off, 1.0, LENS), T, atol=0.005)
     lost = replace(followed, uv=noise.uniform((0, 0), (320, 240), (len(row), 2)).astype(np.float32))
     few = [TrackedPoints(row[:n], followed.uv[:n], followed.T_network) for n in (0, 1, 3)]
-    assert all(refine_attached_pose(one, each, off, NETWORK, LENS) is off for each in (lost, *few))
+    assert all(refine_attached_pose(one, each, off, 1.0, LENS) is off for each in (lost, *few))
 
 
 @pytest.mark.parametrize("firm", [True, False])
 def test_fusion_weights_poses_by_information(firm: bool) -> None:
     T, guess = pose((0, 0, 0), 0), pose((0.1, 0, 0), 0.01)
-    found = combined_pose(T, np.eye(6) * (1e8 if firm else 1e-3), guess, NETWORK.information(0.1))
+    found = combined_pose(T, np.eye(6) * (1e8 if firm else 1e-3), guess, 0.1)
     assert np.allclose(found, T if firm else guess, atol=1e-3)
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.01, 10.0])
-def test_the_networks_weight_is_measured(noise: float) -> None:
-    """Sigmas are those of its motions, within limits; motions of a map without keyframes are unknown."""
-    rng, frames, usual = np.random.default_rng(0), [], DEFAULT_ONLINE.resectioning
-    for number in range(20):
-        T_network = pose((0.15 * number, 0, 0), 0.0)
-        T_network[:3, :3] = so3.exp(noise / 10 * rng.normal(size=3))
-        T_network[:3, 3] += noise * rng.normal(size=3)
-        frames.append(keyframe(number, pose((0.3 * number, 0, 0), 0.0), T_network))
-    for few in (frames[:1], frames[: usual.min_motions]):
-        known = network_motion(few, np.log(2))
-        assert (known.rotation_sigma, known.translation_sigma) == (usual.rotation_sigma, usual.translation_sigma)
-    found = network_motion(frames, np.log(2))
-    if noise == 0.01:
-        # A motion has the errors of two poses, in three axes; lengths are relative to the map's.
-        norm = np.sqrt(2) * np.sqrt(3) * noise
-        assert np.isclose(found.scale_ratio, 2, rtol=0.05)
-        assert 0.7 < found.rotation_sigma / (norm / 10) < 1.6
-        assert 0.7 < found.translation_sigma / (norm * 2 / 0.3) < 1.6
-    else:
-        limits = (usual.rotation_sigma, usual.translation_sigma)
-        least = (usual.least_rotation_sigma, usual.least_translation_sigma)
-        assert (found.rotation_sigma, found.translation_sigma) == (limits if noise else least)
 
 
 def test_a_scale_that_depth_maps_contradict_is_a_jump() -> None:
