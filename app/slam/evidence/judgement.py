@@ -33,8 +33,10 @@ class JudgeConfig:
     """Difference of losses from which a part of the image is explained by one side only."""
     max_lost_same: float = 0.12
     """Share of the matched image that a map may lose which moves as the network does: it follows the same scene, and
-    errors of depth, in pixels of a large picture, cost it up to 0.07. Of `correlated` keyframes, a map that follows an
-    object for a while loses 0.14 to 0.35, and one of a blurred turn 0.11."""
+    errors of depth, in pixels of a large picture, cost it up to 0.07."""
+    max_lost_while: float = 0.15
+    """The same, of `correlated` keyframes, from which a map follows an object for a while: it lost 0.14 to 0.35, and a
+    right one 0.12 in a blurred turn."""
     max_lost: float = 0.053
     """Largest share of the matched image that a correct map loses, to mismatches and noise: up to 0.038 in walks and
     drone photographs, 0.051 beside a moving object; maps that followed one lost 0.055 to 0.4."""
@@ -136,8 +138,12 @@ class Evidence:
         """
         width = min(self.config.correlated, len(self.lost))
         lost, total = (np.convolve(each, np.ones(width) / width, "valid") for each in (self.lost, self.total))
-        follows = self.same_motion & (lost > self.config.max_lost_same) & (total < self.config.margin)
-        return np.convolve(follows, np.ones(width)) > 0
+        possible = self.same_motion & (total < self.config.margin)
+        limits = self.config.max_lost_same, self.config.max_lost_while
+        mask, sure = (np.convolve(possible & (lost > limit), np.ones(width)) > 0 for limit in limits)
+        for begin, end in runs(mask):
+            mask[begin:end] = sure[begin:end].any()
+        return mask
 
     @classmethod
     def compare(
