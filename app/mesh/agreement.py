@@ -25,7 +25,7 @@ from stream_recon.configs.errors import OutputError
 FloatArray = NDArray[np.float32]
 
 
-class DepthMaps:
+class AgreedMaps:
     """Frames of a result with depth maps that agree.
 
     Attributes:

@@ -12,7 +12,8 @@ from stream_recon.app.core.types import Certainty
 class AgreementConfig:
     """Agreement of unconfirmed depth between frames.
 
-    Without it the mesh of a room covers 71 % of its images, with it 84 %, as accurately; of a rendered one 91 and 92 %.
+    Without it the meshes of a room, a kitchen and a street cover 71, 78 and 47 % of their images, with it 86, 83 and
+    48 %, as accurately.
     """
 
     side: int = 96
@@ -57,8 +58,8 @@ class FusionConfig:
     truncation: tuple[float, float] = (3.0, 6.0)
     """Bounds of the truncation distance in voxels: less leaves gaps and parallel layers where frames disagree, more
     blurs where they agree."""
-    noise_factor: float = 2.0
-    """The truncation distance in medians of the disagreement of unconfirmed depth."""
+    noise_factor: float = 4.0
+    """The truncation distance in medians of the disagreement of unconfirmed depth: it is much larger in places."""
     noise_pairs: int = 12
     noise_distance: int = 3
     noise_step: int = 5

@@ -19,7 +19,7 @@ from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.depth_points import confidence_levels, sure_pixels
 from stream_recon.app.core.ply import uniform_indices
 from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
-from stream_recon.app.mesh.agreement import DepthMaps
+from stream_recon.app.mesh.agreement import AgreedMaps
 from stream_recon.app.mesh.config import FusionConfig, MeshConfig
 from stream_recon.app.mesh.surface import Mesh, extract, joined, subset, without_floaters
 from stream_recon.app.mesh.tsdf import FusionView, Volume
@@ -72,7 +72,7 @@ def fuse(
 ) -> Fused:
     """The mesh of all depth maps of these cameras. Raises NoSurfaceError: no frame could be read."""
     config = mesh_config.fusion
-    maps = DepthMaps(result, cameras, mesh_config.agreement)
+    maps = AgreedMaps(result, cameras, mesh_config.agreement)
     median, width = _median_depth(result, maps, config)
     voxel = config.voxel_pixels * width
     noise = config.noise_factor * _disagreement(maps, config)
@@ -120,7 +120,7 @@ class _Level:
 
 
 def _allocate(
-    result: ResultFolder, maps: DepthMaps, levels: Sequence[_Level], config: FusionConfig, report: Report
+    result: ResultFolder, maps: AgreedMaps, levels: Sequence[_Level], config: FusionConfig, report: Report
 ) -> bool:
     """Allocate the blocks of all frames; returns whether the volumes have room for them."""
     for number in range(len(maps)):
@@ -139,7 +139,7 @@ def _allocate(
 
 def _integrate(
     result: ResultFolder,
-    maps: DepthMaps,
+    maps: AgreedMaps,
     levels: Sequence[_Level],
     bands: NDArray[np.float32],
     config: FusionConfig,
@@ -209,7 +209,7 @@ def _nested(meshes: Sequence[Mesh], volumes: Sequence[Volume], disagree: bool, c
     return total
 
 
-def _median_depth(result: ResultFolder, maps: DepthMaps, config: FusionConfig) -> tuple[float, float]:
+def _median_depth(result: ResultFolder, maps: AgreedMaps, config: FusionConfig) -> tuple[float, float]:
     """Median depth of reliable pixels, and the width of a pixel there. Raises NoSurfaceError without a frame."""
     depths, widths = [], []
     for number in uniform_indices(len(maps), config.max_depth_frames):
@@ -226,7 +226,7 @@ def _median_depth(result: ResultFolder, maps: DepthMaps, config: FusionConfig) -
     return float(np.median(depths)), float(np.median(widths))
 
 
-def _disagreement(maps: DepthMaps, config: FusionConfig) -> float:
+def _disagreement(maps: AgreedMaps, config: FusionConfig) -> float:
     """Median distance of unconfirmed depth from the surface that another frame shows; infinite if it is unknown."""
     differences = []
     for number in uniform_indices(max(len(maps) - config.noise_distance, 0), config.noise_pairs):

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
-from stream_recon.app.mesh.agreement import DepthMaps
+from stream_recon.app.mesh.agreement import AgreedMaps
 from stream_recon.app.mesh.config import AgreementConfig
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.folder import ResultFolder
@@ -45,12 +45,12 @@ class Frames:
         return frame
 
 
-def agreed(frames: list[FrameResult | None]) -> DepthMaps:
+def agreed(frames: list[FrameResult | None]) -> AgreedMaps:
     cameras = cast(list[FrameCamera], list(range(len(frames))))
-    return DepthMaps(cast(ResultFolder, Frames(frames)), cameras, CONFIG)
+    return AgreedMaps(cast(ResultFolder, Frames(frames)), cameras, CONFIG)
 
 
-def log_errors(maps: DepthMaps) -> NDArray[np.float64]:
+def log_errors(maps: AgreedMaps) -> NDArray[np.float64]:
     """Mean log ratio of each frame's depth to the true one."""
     return np.array([np.log(maps.frame(n).depth / wall(n, 0.0, None).depth).mean() for n in range(len(maps))])
 
