@@ -74,8 +74,9 @@ def fuse(
     config = mesh_config.fusion
     maps = AgreedMaps(result, cameras, mesh_config.agreement)
     median, width = _median_depth(result, maps, config)
-    voxel = config.voxel_pixels * width
     noise = config.noise_factor * _disagreement(maps, config)
+    least, most = config.voxel_pixels
+    voxel = float(np.clip(noise / config.truncation[1], least * width, most * width))
     with ThreadPoolExecutor(usable_cores(), "fusion") as pool:
         while True:
             truncation = float(np.clip(noise / voxel, *config.truncation))
