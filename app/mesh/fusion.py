@@ -76,7 +76,8 @@ def fuse(
     median, width = _median_depth(result, maps, config)
     noise = config.noise_factor * _disagreement(maps, config)
     least, most = config.voxel_pixels
-    voxel = float(np.clip(noise / config.truncation[1], least * width, most * width))
+    span = noise / config.truncation[1] if np.isfinite(noise) else 0.0
+    voxel = float(np.clip(span, least * width, most * width))
     with ThreadPoolExecutor(usable_cores(), "fusion") as pool:
         while True:
             truncation = float(np.clip(noise / voxel, *config.truncation))
