@@ -6,8 +6,9 @@ ray, as in depth fusion by Merrell et al. (2007), in a few rounds. Surfaces of o
 the pixel's own: the ratio of depths along two rays is that of the cameras' distances from the plane.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import cv2
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.cores import usable_cores
+from stream_recon.app.core.depth_points import look_up
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Certainty, FrameResult
 from stream_recon.app.mesh.config import AgreementConfig
@@ -23,31 +25,30 @@ from stream_recon.app.result.folder import ResultFolder
 from stream_recon.configs.errors import OutputError
 
 FloatArray = NDArray[np.float32]
+OnStep = Callable[[], None]
+"""Called for each frame and each round; may raise Cancelled."""
 
 
 class AgreedMaps:
-    """Frames of a result with depth maps that agree.
+    """Frames of a result with depth maps that agree."""
 
-    Attributes:
-        cameras: of the frames.
-    """
-
-    def __init__(self, result: ResultFolder, cameras: Sequence[FrameCamera], config: AgreementConfig) -> None:
-        self.cameras, self._result = cameras, result
+    def __init__(
+        self, result: ResultFolder, cameras: Sequence[FrameCamera], config: AgreementConfig, on_step: OnStep
+    ) -> None:
+        self._cameras, self._result = cameras, result
         self._reduced: dict[int, _Reduced] = {}
         for number, camera in enumerate(cameras):
-            try:
+            on_step()
+            with suppress(OutputError):
                 self._reduced[number] = _Reduced.of(result.surface_of(camera), config.side)
-            except OutputError:
-                continue
-        _agree(list(self._reduced.values()), config)
+        _agree(list(self._reduced.values()), config, on_step)
 
     def __len__(self) -> int:
-        return len(self.cameras)
+        return len(self._cameras)
 
     def frame(self, number: int) -> FrameResult:
         """A frame by its place among the cameras. Raises OutputError."""
-        frame = self._result.surface_of(self.cameras[number])
+        frame = self._result.surface_of(self._cameras[number])
         reduced = self._reduced.get(number)
         if reduced is None or not reduced.moved.any():
             return frame
@@ -77,21 +78,16 @@ class _Reduced:
         centre = ((np.array([k.cx, k.cy]) - 0.5 - first) / step).astype(np.float32)
         grid = np.stack(np.meshgrid(*(np.arange(n, dtype=np.float32) for n in depth.shape[::-1])), axis=-1)
         rays = np.concatenate([(grid - centre) / focal, np.ones((*depth.shape, 1), np.float32)], axis=-1)
-        certainty = _certainty(frame)[first::step, first::step]
-        T = frame.T_world_camera.astype(np.float32)
+        certainty, T = _certainty(frame)[first::step, first::step], frame.T_world_camera.astype(np.float32)
         return _Reduced(depth, certainty, rays, focal, centre, T, np.zeros_like(depth))
 
-    def shown(self, xyz: FloatArray) -> tuple[NDArray[np.bool_], NDArray[np.intp], FloatArray]:
-        """Which points [...] are in the image, their pixels' places [...] in the flat maps, and their depths [...]."""
+    def seen(self, xyz: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Columns, rows and depths [...] of points [...] of the world, in the image or not; NaN behind it."""
         T = invert_pose(self.T_world_camera).astype(np.float32)
         local = xyz @ T[:3, :3].T + T[:3, 3]
-        height, width = self.depth.shape
-        with np.errstate(divide="ignore", invalid="ignore"):
-            column, row = np.moveaxis(local[..., :2] / local[..., 2:] * self.focal + self.centre, -1, 0)
-        depth = local[..., 2]
-        inside = (depth > 0) & (column > -0.5) & (column < width - 0.5) & (row > -0.5) & (row < height - 0.5)
-        nearest = [np.rint(np.where(inside, part, 0)).astype(np.intp) for part in (column, row)]
-        return np.asarray(inside, np.bool_), nearest[1] * width + nearest[0], depth
+        z = np.where(local[..., 2] > 0, local[..., 2], np.float32(np.nan))
+        column, row = np.moveaxis(local[..., :2] / z[..., None] * self.focal + self.centre, -1, 0)
+        return column, row, z
 
 
 def _certainty(frame: FrameResult) -> NDArray[np.uint8]:
@@ -104,11 +100,12 @@ def _may_move(depth: FloatArray, certainty: NDArray[np.uint8]) -> NDArray[np.boo
     return np.asarray((certainty == Certainty.NETWORK) & (depth > 0), np.bool_)
 
 
-def _agree(maps: Sequence[_Reduced], config: AgreementConfig) -> None:
+def _agree(maps: Sequence[_Reduced], config: AgreementConfig, on_step: OnStep) -> None:
     """Move the depths of all maps, all of them by those of the round before."""
     with ThreadPoolExecutor(usable_cores(), "agreement") as pool:
         neighbours = list(pool.map(lambda one: _neighbours(one, maps, config), maps))
         for _ in range(config.rounds):
+            on_step()
             steps = pool.map(lambda one, others: _step(one, [maps[n] for n in others], config), maps, neighbours)
             for one, step in zip(maps, list(steps), strict=True):
                 one.depth, one.moved = one.depth * np.exp(step), one.moved + step
@@ -122,7 +119,9 @@ def _neighbours(one: _Reduced, maps: Sequence[_Reduced], config: AgreementConfig
     xyz = np.asarray(local @ one.T_world_camera[:3, :3].T + one.T_world_camera[:3, 3], np.float32)
     shares = []
     for other in maps:
-        inside, _, z = other.shown(xyz)
+        column, row, z = other.seen(xyz)
+        height, width = other.depth.shape
+        inside = (column > -0.5) & (column < width - 0.5) & (row > -0.5) & (row < height - 0.5)
         nearness = np.minimum(1, local[:, 2][inside] / z[inside])
         shares.append(0.0 if other is one else float(nearness.sum() / max(len(xyz), 1)))
     best = np.argsort(-np.array(shares), kind="stable")[: config.max_neighbours]
@@ -142,19 +141,20 @@ def _step(one: _Reduced, others: Sequence[_Reduced], config: AgreementConfig) ->
     ratios = [np.zeros_like(one.depth)]
     weights = [np.where(one.depth > 0, np.float32(config.own), np.float32(0))]
     for other in others:
-        inside, place, z = other.shown(xyz)
-        depth, certainty = other.depth.reshape(-1)[place], other.certainty.reshape(-1)[place]
-        known = inside & (depth > 0) & (one.depth > 0)
+        column, row, z = other.seen(xyz)
+        depth, certainty = (look_up(values, column, row, "nearest") for values in (other.depth, other.certainty))
+        known = (depth > 0) & (one.depth > 0)
         ratio = np.log(np.where(known, depth / np.where(known, z, 1), 1))
         its_distance = np.abs(((xyz - other.T_world_camera[:3, 3]) * normals).sum(axis=-1))
         ratio *= (its_distance / np.maximum(distance, 1e-9)).clip(1 / config.max_factor, config.max_factor)
         known &= np.abs(ratio) < config.max_log_ratio
         ratios.append(np.where(known, ratio, 0))
         weights.append(np.where(known, vote[certainty], 0))
-    median = _weighted_median(np.array(ratios), np.array(weights))
+    votes = np.array(weights)
+    median = _weighted_median(np.array(ratios), votes)
     median = np.sign(median) * np.maximum(np.abs(median) - np.float32(config.tolerance), 0)
     # Where depth stays, the change of what is beside it is 0, too.
-    weight = np.where(may_move, (np.array(weights) > 0).sum(axis=0) > 1, np.float32(config.staying))
+    weight = np.where(may_move, (votes > 0).sum(axis=0) > 1, np.float32(config.staying))
     window = (config.window, config.window)
     smooth = cv2.blur(np.where(may_move, median, 0) * weight, window)
     smooth /= np.maximum(cv2.blur(weight.astype(np.float32), window), np.float32(1e-6))

@@ -72,7 +72,7 @@ def fuse(
 ) -> Fused:
     """The mesh of all depth maps of these cameras. Raises NoSurfaceError: no frame could be read."""
     config = mesh_config.fusion
-    maps = AgreedMaps(result, cameras, mesh_config.agreement)
+    maps = AgreedMaps(result, cameras, mesh_config.agreement, lambda: report(0.0))
     median, width = _median_depth(result, maps, config)
     noise = config.noise_factor * _disagreement(maps, config)
     least, most = config.voxel_pixels

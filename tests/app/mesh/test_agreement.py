@@ -1,11 +1,14 @@
 """Unconfirmed depth that frames agree on."""
 
+from collections.abc import Callable
 from typing import cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.mesh.agreement import AgreedMaps
 from stream_recon.app.mesh.config import AgreementConfig
@@ -45,9 +48,9 @@ class Frames:
         return frame
 
 
-def agreed(frames: list[FrameResult | None]) -> AgreedMaps:
+def agreed(frames: list[FrameResult | None], on_step: Callable[[], None] = lambda: None) -> AgreedMaps:
     cameras = cast(list[FrameCamera], list(range(len(frames))))
-    return AgreedMaps(cast(ResultFolder, Frames(frames)), cameras, CONFIG)
+    return AgreedMaps(cast(ResultFolder, Frames(frames)), cameras, CONFIG, on_step)
 
 
 def log_errors(maps: AgreedMaps) -> NDArray[np.float64]:
@@ -99,3 +102,12 @@ def test_a_frame_that_cannot_be_read_is_left_out() -> None:
 def test_a_single_frame_stays() -> None:
     frame = wall(0, 0.1, Certainty.NETWORK)
     np.testing.assert_array_equal(agreed([frame]).frame(0).depth, frame.depth)
+
+
+def test_it_can_be_stopped_while_frames_are_read_and_while_they_move() -> None:
+    frames: list[FrameResult | None] = [wall(n, bias, Certainty.NETWORK) for n, bias in enumerate(BIASES)]
+    for calls in (1, len(frames) + 1):
+        on_step = Mock(side_effect=[None] * (calls - 1) + [Cancelled])
+        with pytest.raises(Cancelled):
+            agreed(frames, on_step)
+        assert on_step.call_count == calls

@@ -135,22 +135,21 @@ def test_few_matches_and_depth_that_disagrees_under_both_sides_are_a_break() -> 
     assert not beyond_breaks(evidence, evidence, halves(0.9)[1], ties).any()
 
 
-def test_distant_pairs_are_compared_with_distant_pairs() -> None:
+@pytest.mark.parametrize(
+    ("near", "distant", "tied", "broken"),
+    [
+        pytest.param((20, 60), (500, 1000), (450, 1000), (300, 1000), id="compared with distant pairs"),
+        pytest.param((20, 98), (400, 500), (75, 100), (55, 100), id="tie parts whose neighbours are blurred"),
+    ],
+)
+def test_distant_pairs(
+    near: tuple[int, int], distant: tuple[int, int], tied: tuple[int, int], broken: tuple[int, int]
+) -> None:
     evidence, agreement = halves(0.0)
     evidence.pairs[0, 2] = np.array([0.3, 0.3])
-    ties = {**TIES, (3, 4): (20, 60), (6, 7): (20, 60), (0, 3): (500, 1000), (2, 5): (450, 1000), (2, 8): (450, 1000)}
+    ties = {**TIES, (3, 4): near, (6, 7): near, (0, 3): distant, (2, 5): tied, (2, 8): tied}
     assert not beyond_breaks(evidence, evidence, agreement, ties).any()
-    ties[2, 5] = 300, 1000
-    worse = beyond_breaks(evidence, evidence, agreement, ties)
-    assert np.flatnonzero(worse).tolist() == [4, 5, 6]
-
-
-def test_distant_pairs_tie_parts_whose_neighbours_are_blurred() -> None:
-    evidence, agreement = halves(0.0)
-    evidence.pairs[0, 2] = np.array([0.3, 0.3])
-    ties = {**TIES, (3, 4): (20, 98), (6, 7): (20, 98), (0, 3): (400, 500), (2, 5): (75, 100), (2, 8): (75, 100)}
-    assert not beyond_breaks(evidence, evidence, agreement, ties).any()
-    ties[2, 5] = 55, 100
+    ties[2, 5] = broken
     assert np.flatnonzero(beyond_breaks(evidence, evidence, agreement, ties)).tolist() == [4, 5, 6]
 
 
