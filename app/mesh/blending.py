@@ -108,9 +108,11 @@ def add_view(texels: Texels, view: SourceView, image: NDArray[np.uint8], weight:
     factor = weight[texels.triangle]
     some = np.flatnonzero(factor > 0)
     if len(some):
-        projection = project_vertices(texels.xyz[some], view.T_world_camera, view.camera)
+        # `take` is twice as fast as an index.
+        projection = project_vertices(texels.xyz.take(some, axis=0), view.T_world_camera, view.camera)
         factor = factor[some]
-        texels.sums[some] += sampled(image, projection.xy.clip(0, limit)) * factor[:, None]
+        colours = sampled(image, projection.xy.clip(0, limit)) * factor[:, None]
+        texels.sums[some] = texels.sums.take(some, axis=0) + colours
         texels.weight[some] += factor
 
 

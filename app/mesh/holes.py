@@ -59,8 +59,10 @@ def borders(faces: NDArray[np.int32], config: HoleConfig) -> list[NDArray[np.int
     end = faces[:, [1, 2, 0]].reshape(-1).astype(np.int64)
     edges, count = np.arange(len(begin)), int(begin.max()) + 1
     codes, reverse = begin * count + end, end * count + begin
-    order = np.argsort(codes, kind="stable")
-    row = np.searchsorted(codes[order], reverse).clip(0, len(codes) - 1)
+    order, reverse_order = np.argsort(codes, kind="stable"), np.argsort(reverse)
+    row = np.empty_like(order)
+    row[reverse_order] = np.searchsorted(codes[order], reverse[reverse_order])  # in order: many times as fast
+    row = row.clip(0, len(codes) - 1)
     twin = np.where(codes[order][row] == reverse, order[row], -1)
     following = 3 * (edges // 3) + (edges + 1) % 3
     # From an open edge around its end through all triangles there, to the open edge that leaves it: borders that meet

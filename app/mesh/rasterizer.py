@@ -16,6 +16,8 @@ CHUNK = 1 << 19
 """Pixels whose shares are computed at a time, for the same reason."""
 MAP_WIDTH = 1024
 """Columns of the maps for `cv2.remap`, which takes at most 32,767 in each direction."""
+TINY = np.float32(1e-20)
+"""Least depth that pixels are computed with, so that they are finite."""
 NEAREST = 1e-3
 """Least depth that is drawn, as a share of the median depth."""
 
@@ -37,10 +39,11 @@ def project_vertices(xyz: FloatArray, T_world_camera: NDArray[np.float64], camer
     T = invert_pose(T_world_camera)
     local = xyz @ T[:3, :3].T.astype(np.float32) + T[:3, 3].astype(np.float32)
     z = np.ascontiguousarray(local[:, 2])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        xy = local[:, :2] * (np.array([camera.fx, camera.fy], np.float32) / z[:, None])
+    inverse = np.reciprocal(np.where(np.abs(z) < TINY, TINY, z))
+    x, y = (local[:, i] * inverse for i in range(2))  # numpy is slow along short axes
+    xy = np.stack([x * np.float32(camera.fx), y * np.float32(camera.fy)], axis=1)
     xy += np.array([camera.cx, camera.cy], np.float32)
-    return Projection(np.nan_to_num(xy, copy=False), z)
+    return Projection(xy, z)
 
 
 def signed_areas(projection: Projection, faces: NDArray[np.int32]) -> FloatArray:

@@ -12,7 +12,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from stream_recon.app.mesh.tsdf import BLOCK, Volume
+from stream_recon.app.mesh.tsdf import BLOCK, COLOUR_STEPS, Volume
 
 CHUNK = 4
 """Blocks along each axis of a chunk that marching cubes runs on: bounds memory, with few chunk borders."""
@@ -105,9 +105,10 @@ def _dense(
             continue
         voxels = tuple(slice(n * BLOCK, (n + 1) * BLOCK) for n in (i, j, k))
         distance[voxels] = volume.distance[slot].reshape(BLOCK, BLOCK, BLOCK)
-        rgb[voxels] = volume.rgb[slot].reshape(BLOCK, BLOCK, BLOCK, 3)
+        rgb[voxels] = volume.rgb[slot].T.reshape(BLOCK, BLOCK, BLOCK, 3)
         frames[voxels] = volume.frames[slot].reshape(BLOCK, BLOCK, BLOCK)
     end = CHUNK * BLOCK + 1
+    rgb /= COLOUR_STEPS
     return distance[:end, :end, :end], rgb[:end, :end, :end], frames[:end, :end, :end] >= min_frames
 
 

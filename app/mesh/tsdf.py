@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Intrinsics
 
@@ -24,10 +24,16 @@ BITS = 20
 """Bits of a block's coordinate along an axis, so that three fit into 64."""
 RAY_STRIDE = 2
 """Pixels between rays along which blocks are allocated: a block is several pixels wide."""
-MIN_BLOCKS = 64
-"""Blocks that are worth a thread."""
+CHUNK = 256
+"""Blocks that are updated at a time: their arrays fit into a cache."""
+COLOUR_STEPS = 256
+"""Steps of a level of a stored colour: a mean of many frames would stay at whole levels."""
+TINY = np.float32(1e-9)
+"""Least depth that pixels are computed with, so that they are finite."""
 SAME_SURFACE = 1.05
 """Ratio of depths of neighbouring pixels below which they show one surface."""
+OUTSIDE = np.float32(3e4)
+"""Bound of the coordinates of pixels, as OpenCV has it."""
 
 FloatArray = NDArray[np.float32]
 
@@ -54,7 +60,7 @@ class Volume:
         distance: [N, 512] in units of the truncation.
         weight: [N, 512], 0 without observations.
         frames: [N, 512] number of frames that observed a voxel, up to 255.
-        rgb: [N, 512, 3].
+        rgb: [N, 3, 512] in steps, see `COLOUR_STEPS`.
         full: whether a block could not be allocated, because there are ``max_blocks``.
     """
 
@@ -71,7 +77,7 @@ class Volume:
         self.distance = np.empty((0, VOXELS), np.float32)
         self.weight = np.empty((0, VOXELS), np.float32)
         self.frames = np.empty((0, VOXELS), np.uint8)
-        self.rgb = np.empty((0, VOXELS, 3), np.float16)
+        self.rgb = np.empty((0, 3, VOXELS), np.uint16)
         grid = np.stack(np.meshgrid(*[np.arange(BLOCK)] * 3, indexing="ij"), axis=-1)
         self._offsets = grid.reshape(-1, 3).astype(np.float64)
 
@@ -81,62 +87,43 @@ class Volume:
 
     def integrate(self, view: FusionView, slots: NDArray[np.intp] | None = None) -> None:
         """Add a frame; its pixels with depth 0 change nothing. ``slots``: what `allocate` returned for it."""
-        surfaces = _Surfaces.of(view.depth)
+        images = _Images.of(view)
         if slots is None:
             slots = self.allocate(view)
         self._grow()
-        if self._pool is None:
-            return self._integrate(view, surfaces, slots)
-        parts = np.array_split(slots, max(1, min(usable_cores(), len(slots) // MIN_BLOCKS)))
-        list(self._pool.map(lambda some: self._integrate(view, surfaces, some), parts))
+        chunks = [slots[first : first + CHUNK] for first in range(0, len(slots), CHUNK)]
+        some = map if self._pool is None else self._pool.map
+        list(some(lambda chunk: self._integrate(view, images, chunk), chunks))
 
-    def _integrate(self, view: FusionView, surfaces: "_Surfaces", slots: NDArray[np.intp]) -> None:
+    def _integrate(self, view: FusionView, images: "_Images", slots: NDArray[np.intp]) -> None:
         """Add a frame to the blocks in these rows."""
         T, k = invert_pose(view.T_world_camera), view.camera
         # Camera coordinates of all voxels of these blocks [B, 512]: the block's corner plus the offset within it.
         step = self.voxel * T[:3, :3]
-        corner = self.blocks[slots] @ (BLOCK * step).T + T[:3, 3]
-        offset = self._offsets @ step.T
-        x, y, z = (np.add.outer(corner[:, i], offset[:, i]).astype(np.float32) for i in range(3))
-        height, width = view.depth.shape
-        with np.errstate(divide="ignore", invalid="ignore"):
-            column = np.float32(k.fx) * x / z + np.float32(k.cx)
-            row = np.float32(k.fy) * y / z + np.float32(k.cy)
-            visible = (z > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
-        index = np.flatnonzero(visible)
-        column, row, z = column.ravel()[index], row.ravel()[index], z.ravel()[index]
-        pixel = row.astype(np.int32) * np.int32(width) + column.astype(np.int32)
-        depth = view.depth.ravel()[pixel].astype(np.float32)
-        # Between pixels depth matters near the surface alone.
-        near = np.flatnonzero(np.abs(depth - z) < np.float32(2 * self.truncation))
-        depth[near] = surfaces.depth(depth[near], column[near], row[near])
+        corner = (self.blocks[slots] @ (BLOCK * step).T + T[:3, 3]).astype(np.float32)
+        offset = (self._offsets @ step.T).astype(np.float32)
+        x, y, z = (np.add.outer(corner[:, i], offset[:, i]) for i in range(3))
+        x[z <= 0] = -np.inf
+        inverse = np.reciprocal(np.maximum(z, TINY))
+        # OpenCV has the centres of pixels at whole numbers.
+        column = (np.float32(k.fx) * x * inverse + np.float32(k.cx - 0.5)).clip(-OUTSIDE, OUTSIDE)
+        row = (np.float32(k.fy) * y * inverse + np.float32(k.cy - 0.5)).clip(-OUTSIDE, OUTSIDE)
+        depth, weight, reach, fade, rgb = images.nearest(column, row)
+        images.replace_between(depth, column, row)
         distance = (depth - z) * np.float32(1 / self.truncation)
-        band = np.ones(len(pixel), np.float32) if view.band is None else view.band.reshape(-1)[pixel]
-        observed = (depth > 0) & (distance > -band)
-        index, pixel, depth, distance = index[observed], pixel[observed], depth[observed], distance[observed]
-        voxel = slots[index // VOXELS] * VOXELS + index % VOXELS
-        # The variance of depth grows with its square; behind the surface the weight falls up to the band's end.
-        fade = np.float32(1) if view.fade is None else view.fade.reshape(-1)[pixel]
-        weight = (1 + fade * np.minimum(distance / band[observed], 0)) / (depth * depth)
-        if view.weight is not None:
-            weight *= view.weight.reshape(-1)[pixel]
-        self._average(
-            voxel, np.minimum(distance, np.float32(1)), view.rgb.reshape(-1, 3)[pixel], weight.astype(np.float32)
-        )
-
-    def _average(
-        self, voxel: NDArray[np.intp], distance: FloatArray, rgb: NDArray[np.uint8], weight: FloatArray
-    ) -> None:
-        """Add observations [K] of voxels to their weighted means."""
-        sums, means, counts = self.weight.reshape(-1), self.distance.reshape(-1), self.frames.reshape(-1)
-        colours = self.rgb.reshape(-1, 3)
-        total = sums[voxel] + weight
-        share = weight / total
-        means[voxel] += share * (distance - means[voxel])
-        old = colours[voxel].astype(np.float32)
-        colours[voxel] = old + share[:, None] * (rgb - old)
-        sums[voxel] = total
-        counts[voxel] = np.minimum(counts[voxel], 254) + 1
+        # The weight falls behind the surface up to the band's end.
+        behind = distance * reach
+        observed = (depth > 0) & (behind > -1)
+        weight *= observed * (1 + fade * np.minimum(behind, 0))
+        total = self.weight[slots] + weight
+        share = np.divide(weight, total, out=np.zeros_like(weight), where=observed)
+        self.weight[slots] = total
+        self.distance[slots] += share * (np.minimum(distance, np.float32(1)) - self.distance[slots])
+        frames = self.frames[slots]
+        self.frames[slots] = frames + (observed & (frames < 255))
+        for channel, levels in enumerate(cv2.split(rgb)):
+            mean = self.rgb[slots, channel].astype(np.float32)
+            self.rgb[slots, channel] = mean + share * (np.float32(COLOUR_STEPS) * levels - mean) + np.float32(0.5)
 
     def allocate(self, view: FusionView) -> NDArray[np.intp]:
         """Rows of the blocks within the truncation distance of a frame's surfaces; allocates missing ones."""
@@ -189,38 +176,48 @@ class Volume:
 
 
 @dataclass(frozen=True)
-class _Surfaces:
-    """Inverse depth between each four pixels, which is linear where these are of one surface."""
+class _Images:
+    """What voxels look up in a frame, [h, w] each."""
 
-    is_one: NDArray[np.bool_]  # [(h - 1) * (w - 1)]
-    terms: FloatArray  # [(h - 1) * (w - 1), 4] of 1, x, y and xy
-    size: tuple[int, int]  # height, width
+    depth: FloatArray
+    weight: FloatArray
+    """Divided by the square of the depth, with which its variance grows."""
+    reach: FloatArray
+    """Inverse of the band."""
+    fade: FloatArray
+    rgb: NDArray[np.uint8]  # [h, w, 3]
+    inverse: FloatArray
+    """Inverse depth, which is linear between pixels of one surface."""
+    is_one: NDArray[np.uint8]
+    """1 where this pixel, the next ones to the right and below, and the one between these show one surface."""
 
     @staticmethod
-    def of(depth: NDArray[np.floating]) -> "_Surfaces":
-        with np.errstate(divide="ignore", invalid="ignore"):
-            inverse = (1 / depth).astype(np.float32)
-            a, b, c, d = inverse[:-1, :-1], inverse[:-1, 1:], inverse[1:, :-1], inverse[1:, 1:]
-            largest, least = (f(f(a, b), f(c, d)) for f in (np.maximum, np.minimum))
-            # Infinite where depth is unknown. Four terms together are read faster than from four places.
-            terms = np.stack([a, b - a, c - a, a - b - c + d], axis=-1).reshape(-1, 4)
-        return _Surfaces((largest < SAME_SURFACE * least).reshape(-1), terms, depth.shape)
+    def of(view: FusionView) -> "_Images":
+        depth = np.ascontiguousarray(view.depth, np.float32)
+        ones = np.ones_like(depth)
+        weight, band, fade = (ones if image is None else image for image in (view.weight, view.band, view.fade))
+        with np.errstate(divide="ignore"):
+            inverse = np.where(depth > 0, 1 / depth, np.float32(0))
+        a, b, c, d = inverse[:-1, :-1], inverse[:-1, 1:], inverse[1:, :-1], inverse[1:, 1:]
+        largest, least = (f(f(a, b), f(c, d)) for f in (np.maximum, np.minimum))
+        is_one = np.zeros(depth.shape, np.uint8)
+        is_one[:-1, :-1] = largest < SAME_SURFACE * least
+        return _Images(depth, weight * np.square(inverse), np.float32(1) / band, fade, view.rgb, inverse, is_one)
 
-    def depth(self, nearest: FloatArray, column: FloatArray, row: FloatArray) -> FloatArray:
-        """Depth [K] at points of the image: between pixels of one surface, and else that of the ``nearest`` [K]."""
-        height, width = self.size
-        if min(height, width) < 2:
-            return nearest
-        # Pixels have their centres at halves.
-        x, y = column - np.float32(0.5), row - np.float32(0.5)
-        left, above = x.astype(np.int32).clip(0, width - 2), y.astype(np.int32).clip(0, height - 2)
-        block = above * np.int32(width - 1) + left
-        between = np.flatnonzero(self.is_one[block])
-        x, y = (x - left)[between], (y - above)[between]
-        first, along, down, both = self.terms[block[between]].T
-        result = nearest.copy()
-        result[between] = 1 / (first + x * along + y * (down + x * both))
-        return result
+    def nearest(self, column: FloatArray, row: FloatArray) -> list[NDArray[Any]]:
+        """Depth, weight, reach, fade [B, N] and colour [B, N, 3] of the pixels at points; 0 outside the image."""
+        places = cv2.convertMaps(column, row, cv2.CV_16SC2, nninterpolation=True)
+        return [
+            cv2.remap(image, *places, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT)
+            for image in (self.depth, self.weight, self.reach, self.fade, self.rgb)
+        ]
+
+    def replace_between(self, depth: FloatArray, column: FloatArray, row: FloatArray) -> None:
+        """Replace the depth [B, N] at points between pixels of one surface by that of this surface."""
+        half = np.float32(0.5)
+        is_one = cv2.remap(self.is_one, column - half, row - half, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT)
+        inverse = cv2.remap(self.inverse, column, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
+        np.divide(np.float32(1), inverse, out=depth, where=is_one > 0)
 
 
 def _key(x: Any, y: Any, z: Any) -> Any:
