@@ -129,7 +129,7 @@ class Result:
             path: file or folder, by the format; None: next to the result, named after it.
             overwrite: replace an earlier export.
             options: fields of the command's options: ``frames``, ``max_side``, ``points``, ``faces``, ``up``,
-                ``dense``, ``confidence`` and ``voxel``.
+                ``dense``, ``confidence``, ``voxel`` and ``box``.
 
         Raises StreamReconError, Cancelled; nothing is written then.
         """

@@ -56,9 +56,9 @@ def export_command(
     box: Annotated[
         str | None,
         option(
-            f"{concerned('box')}: only what is inside. Borders in axes of GLB files (y up), then degrees of turn "
-            "about y; the page shows those of its box.",
-            metavar="X0,X1,Y0,Y1,Z0,Z1[,TURN]",
+            f"{concerned('box')}: only what is inside. subject: what the cameras look at from around it. Or borders in "
+            "axes of GLB files (y up), then degrees of turn about y; the page shows those of its box.",
+            metavar="subject|X0,X1,Y0,Y1,Z0,Z1[,TURN]",
         ),
     ] = None,
 ) -> int:
@@ -68,7 +68,6 @@ def export_command(
     from the result. An export of a run in progress contains the frames so far, and appears only when it is complete.
     """
     from stream_recon.app.cli.progress import step_bars
-    from stream_recon.app.core.box import Box
     from stream_recon.app.export.job import ExportOptions
 
     selection = points_overrides(confidence, voxel)
@@ -81,7 +80,7 @@ def export_command(
         dense,
         selection.get("points.confidence"),
         selection.get("points.voxel"),
-        Box.parse(box) if box is not None else None,
+        box,
     )
     out, err = result_consoles()
     with step_bars(out, err) as show:

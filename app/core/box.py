@@ -30,7 +30,7 @@ class Box:
         try:
             x0, x1, y0, y1, z0, z1, *turn = (float(part) for part in text.split(","))
         except ValueError:
-            raise ConfigError(f"--box {text}: use {FORM}, such as -1,1,0,2.5,-3,0") from None
+            raise ConfigError(f"--box {text}: use subject or {FORM}, such as -1,1,0,2.5,-3,0") from None
         numbers = np.array([x0, x1, y0, y1, z0, z1, *turn])
         if len(turn) > 1 or not np.isfinite(numbers).all() or not (x0 < x1 and y0 < y1 and z0 < z1):
             raise ConfigError(f"--box {text}: use {FORM} with X0 < X1, Y0 < Y1 and Z0 < Z1")

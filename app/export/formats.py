@@ -125,6 +125,7 @@ def export(
     targets.check_target(target, overwrite, is_file=bool(form.suffixes))
     result = read_result(folder)
     job = ExportJob(result, options, progress)
+    job.box_planes()  # refused before anything is done
     if not form.suffixes:
         with targets.staged_folder(target, overwrite) as part:
             report = form.write(job, part)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.box import Box
 from stream_recon.app.core.ply import VERTEX, Vertices, positions, select_vertices
+from stream_recon.app.core.subject import subject_box
 from stream_recon.app.export.view import PinholeView, Up, gltf_axes, shared_view
 from stream_recon.app.result.cameras import FrameCamera, select_cameras
 from stream_recon.app.result.cloud import POINTS_NAME, write_result_cloud
@@ -18,6 +19,7 @@ from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.files import checked_points, stored_points
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
+from stream_recon.configs.errors import ConfigError
 from stream_recon.configs.schema import PointsConfig
 
 
@@ -41,8 +43,8 @@ class ExportOptions:
     """Least confidence of points from 0 to 1; None: the run's."""
     voxel: float | None = None
     """Edge of a voxel of the cloud, in units of the result; None: the run's."""
-    box: Box | None = None
-    """What is outside is left out; None: all is exported."""
+    box: Box | str | None = None
+    """What is outside is left out; "subject": see `subject_box`; other text: see `Box.parse`; None: all stays."""
 
     @property
     def changed(self) -> list[str]:
@@ -85,23 +87,34 @@ class ExportJob:
 
     def box_planes(self, R_file_world: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
         """Planes [P, 4] of the box in the world, or in axes to which ``R_file_world`` [3, 3] rotates it; see `Box`."""
-        if self.options.box is None:
+        if self.box is None:
             return np.zeros((0, 4))
         axes = self._box_axes if R_file_world is None else self._box_axes @ np.asarray(R_file_world).T
-        return self.options.box.planes(axes)
+        return self.box.planes(axes)
 
     def is_inside(self, xyz: NDArray[np.floating]) -> NDArray[np.bool_]:
         """Which points [N, 3] of the world are in the box."""
-        if self.options.box is None:
-            return np.ones(len(xyz), np.bool_)
-        return self.options.box.contains(xyz, self._box_axes)
+        return np.ones(len(xyz), np.bool_) if self.box is None else self.box.contains(xyz, self._box_axes)
+
+    @cached_property
+    def box(self) -> Box | None:
+        """The box that the options choose. Raises StreamReconError: no box, or the cameras look at no one place."""
+        if self.options.box != "subject":
+            return Box.parse(self.options.box) if isinstance(self.options.box, str) else self.options.box
+        cameras = self.result.cameras
+        T = np.array([camera.T_world_camera for camera in cameras])
+        xyz = positions(checked_points(self.result.folder / POINTS_NAME))
+        box = subject_box(T, [camera.intrinsics for camera in cameras], xyz, self._box_axes)
+        if box is None:
+            raise ConfigError("--box subject: the cameras do not look at one place: give the borders of a box")
+        return box
 
     @cached_property
     def _box_axes(self) -> NDArray[np.float64]:
         return gltf_axes(self.result, "auto")
 
     def _cut(self, vertices: Vertices) -> Vertices:
-        if self.options.box is None:
+        if self.box is None:
             return vertices
         inside = np.flatnonzero(self.is_inside(positions(vertices)))
         return select_vertices(np.asarray(vertices), inside).view(VERTEX)

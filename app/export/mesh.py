@@ -31,7 +31,7 @@ def write_mesh(job: ExportJob, path: Path) -> ExportReport:
         job.progress(round(100 * share), 100)
 
     cameras = mesh_cameras(job.result, config.fusion.max_frames, job.options.frames)
-    plain = surface(job.result, cameras, config, report)
+    plain = surface(job.result, cameras, config, report, job.box_planes())
     fused, mesh = plain.fused, plain.mesh
     summary = f"{len(mesh.faces)} triangles"
     if len(mesh.faces) < len(fused.mesh.faces):

@@ -69,7 +69,7 @@ def _set_camera(server: Any, job: ExportJob, timeline: Timeline, subject: Subjec
 
 def _add_mesh(server: Any, job: ExportJob, mesh: Path) -> str:
     axes, content = gltf_axes(job.result, "auto"), read_file(mesh, MAX_MESH_BYTES)
-    if job.options.box is not None:
+    if job.box is not None:
         planes = job.box_planes(axes)
         content = glb([cut_primitive(part, planes) for part in read_glb(content)])
     x, y, z, w = quaternion_xyzw(axes.T[None])[0]

@@ -95,7 +95,7 @@ def ordered_points(job: ExportJob, most: int, on_frame: Callable[[int, int], Non
             total = sum(len(part) for part in xyz)
         on_frame(done, len(cameras))
     if not total:
-        where = "has no points yet" if job.options.box is None else "has no points in the box"
+        where = "has no points yet" if job.box is None else "has no points in the box"
         raise OutputError(f"{job.result.folder} {where}: there is nothing to export")
     point_ends = np.cumsum([len(part) for part in xyz])
     spacing = config.voxel * every**0.5

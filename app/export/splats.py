@@ -35,4 +35,4 @@ def job_splats(job: ExportJob) -> Splats:
     if path is None:
         raise OutputError(f"{job.result.folder} has no splats of its present poses: 'stream-recon splat' trains them")
     splats = read_splats(path)
-    return splats if job.options.box is None else splats.take(np.flatnonzero(job.is_inside(splats.means)))
+    return splats if job.box is None else splats.take(np.flatnonzero(job.is_inside(splats.means)))

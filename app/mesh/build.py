@@ -13,7 +13,7 @@ from stream_recon.app.mesh.config import DEFAULT_MESH, MeshConfig, TextureConfig
 from stream_recon.app.mesh.fusion import Fused, Report, fuse, mesh_cameras
 from stream_recon.app.mesh.holes import closed_holes
 from stream_recon.app.mesh.level import level_up
-from stream_recon.app.mesh.surface import Mesh, decimated, without_floaters
+from stream_recon.app.mesh.surface import Mesh, decimated, subset, without_floaters
 from stream_recon.app.mesh.texture import TexturedMesh, textured
 from stream_recon.app.mesh.visibility import confirmed_part, visible_part
 from stream_recon.app.result.cameras import FrameCamera
@@ -25,6 +25,7 @@ from stream_recon.configs.errors import NoSurfaceError
 
 FUSION_SHARE, HOLES_SHARE = 0.35, 0.4
 """Progress after fusion, and after closed holes and simplification."""
+NO_PLANES = np.zeros((0, 4))
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,13 @@ class MeshSurface:
 
 
 def surface(
-    result: ResultFolder, cameras: Sequence[FrameCamera], config: MeshConfig, report: Report = lambda share: None
+    result: ResultFolder,
+    cameras: Sequence[FrameCamera],
+    config: MeshConfig,
+    report: Report = lambda share: None,
+    planes: NDArray[np.float64] = NO_PLANES,
 ) -> MeshSurface:
-    """The mesh of these frames. Raises NoSurfaceError."""
+    """The mesh of these frames, of triangles that reach before all ``planes`` [P, 4]. Raises NoSurfaceError."""
     fused = fuse(result, cameras, config, lambda share: report(FUSION_SHARE * share))
     if not len(fused.mesh.faces):
         raise NoSurfaceError(
@@ -48,6 +53,8 @@ def surface(
         )
     mesh, closed = closed_holes(fused.mesh, fused.views, config.holes, config.visibility)
     report(HOLES_SHARE)
+    inside = np.all(mesh.xyz @ planes[:, :3].T + planes[:, 3] >= 0, axis=1)[mesh.faces]
+    mesh = subset(mesh, inside[:, 0] | inside[:, 1] | inside[:, 2])
     mesh = visible_part(decimated(mesh, config.faces), fused.views, fused.truncation, config.visibility)
     mesh = confirmed_part(without_floaters(mesh, config.min_part), fused.views, fused.truncation, config.visibility)
     return MeshSurface(mesh, fused, closed)

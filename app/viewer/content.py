@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.box import Box
 from stream_recon.app.core.gltf import POINTS, Primitive
+from stream_recon.app.core.subject import subject_box
 from stream_recon.app.core.transforms import level_axes, up_direction
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.panel import PageOptions
@@ -108,6 +110,12 @@ class SceneContent:
         everything = np.concatenate(clouds) @ np.asarray(R).T
         lowest, highest = np.minimum(everything.min(axis=0), low), np.maximum(everything.max(axis=0), high)
         return Extent(low - border, high + border, lowest - border, highest + border)
+
+    def subject(self, turn_deg: float) -> Box | None:
+        """The box of what the cameras look at, see `subject_box`."""
+        timeline, count = self.timeline, len(self.timeline)
+        cameras = [timeline.intrinsics(ordinal) for ordinal in range(count)]
+        return subject_box(timeline.poses[:count], cameras, self._store.world_points().xyz, self.axes(), turn_deg)
 
     def wall_turn_deg(self) -> float:
         """Turn of a box about the vertical that aligns it with most of the walls, from -45 to 45 degrees."""

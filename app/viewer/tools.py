@@ -19,7 +19,7 @@ from stream_recon.app.viewer.panel import PageOptions, PanelEvents
 from stream_recon.app.viewer.picking import PointingRay
 from stream_recon.app.viewer.plan import PlanFrame, bar_length, floor_plan
 from stream_recon.app.viewer.tool_nodes import ToolNodes
-from stream_recon.app.viewer.tools_panel import AXIS_OF_LABEL, STEPS, UNDO_CUT, UNDO_POINT, ToolsPanel
+from stream_recon.app.viewer.tools_panel import AXIS_OF_LABEL, STEPS, SUBJECT, UNDO_CUT, UNDO_POINT, ToolsPanel
 
 Borders = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
 POINT_SIZE = 0.009
@@ -61,7 +61,7 @@ class PageTools:
         """The chosen clip, the plane's normal toward what is shown, and the first and last place of the plane."""
         self._nodes = ToolNodes(client)
         self.panel.points.on_click(lambda event: events.request(lambda: self._drop_points(event.target.value)))
-        self.panel.cuts.on_click(lambda event: events.request(lambda: self._remove_cuts(event.target.value)))
+        self.panel.cuts.on_click(lambda event: events.request(lambda: self._change_cuts(event.target.value)))
         self.panel.save_plan.on_click(lambda event: events.save("plan", event.client))
 
     def sync(self, unit: Unit) -> None:
@@ -246,12 +246,21 @@ class PageTools:
             self._cuts = [*self._cuts, now][-MAX_CUTS:]
         self._changed_at = time.monotonic()
 
-    def _remove_cuts(self, button: str) -> None:
-        """Take back the last cut, or all of them, by the button that was pressed."""
+    def _change_cuts(self, button: str) -> None:
+        """Take back the last cut, or all of them, or cut to the subject, by the button that was pressed."""
         if self._extent is None or not self._cuts:
             return
         if button == UNDO_CUT:
             self._cuts = self._cuts[:-1] or self._cuts
+        elif button == SUBJECT:
+            box = self._content.subject(self._turn)
+            if box is None:
+                self._client.add_notification(
+                    "No subject", "The cameras do not look at one place from around it.", auto_close_seconds=6.0
+                )
+                return
+            a, b, c = ((box.low[axis], box.high[axis]) for axis in AXIS_OF_LABEL)
+            self._cuts = [*self._cuts, ((a, b, c), self._turn)][-MAX_CUTS:]
         else:
             self._begin(self._content.wall_turn_deg())
         self._show_cut(*self._cuts[-1])

@@ -14,7 +14,7 @@ AXES = ("Across", "Along", "Height")
 """Labels of the borders of the box, in the order x, z, y of its axes."""
 AXIS_OF_LABEL = (0, 2, 1)
 UNDO_POINT, CLEAR_POINTS = "Undo point", "Clear"
-UNDO_CUT, RESET_CUT = "Undo cut", "Reset cut"
+UNDO_CUT, RESET_CUT, SUBJECT = "Undo cut", "Reset cut", "Subject"
 STEPS = 400
 """Steps of a border's slider."""
 SMALL = 'style="font-size: 0.875em; padding: 0 12px 6px; overflow-wrap: anywhere"'
@@ -35,7 +35,8 @@ class ToolsPanel:
             self.cut = gui.add_checkbox("Cut by a box", False, hint=hint)
             self.borders = [gui.add_multi_slider(label, -1.0, 1.0, 0.01, (-1.0, 1.0), visible=False) for label in AXES]
             self.turn = gui.add_slider("Turn (°)", -45.0, 45.0, 0.5, 0.0, visible=False)
-            self.cuts = gui.add_button_group("Cuts", (UNDO_CUT, RESET_CUT), visible=False)
+            hint = "Subject: the box is set around what the cameras look at"
+            self.cuts = gui.add_button_group("Cuts", (UNDO_CUT, RESET_CUT, SUBJECT), visible=False, hint=hint)
             self._box = gui.add_html("", visible=False)
             hint = "Hide what is in front of a plane; what is saved stays whole"
             self.clip = gui.add_dropdown("Clipping plane", CLIPS, initial_value="Off", hint=hint)

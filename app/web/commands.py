@@ -37,7 +37,7 @@ OPTIONS: dict[str, tuple[Schema, Callable[[Any], list[str]]]] = {
     "output": ({"type": "string"}, lambda value: []),
 }
 """Options of a reconstruction that a page may set: schemas of their values, and their words on the command line."""
-BOX = re.compile(r"-?\d{1,9}(\.\d{1,9})?(,-?\d{1,9}(\.\d{1,9})?){5,6}")
+BOX = re.compile(r"subject|-?\d{1,9}(\.\d{1,9})?(,-?\d{1,9}(\.\d{1,9})?){5,6}")
 """Borders of a box, as the viewer states them; see ``export --box``."""
 WEB_EXPORTS = {
     form.name if suffix == form.offered[0] else f"{form.name}-{suffix[1:]}": (form, suffix)
@@ -86,7 +86,7 @@ def checked_export(name: object, box: object) -> dict[str, Any]:
         return {}
     text = re.sub(r"\s|^--box", "", box) if isinstance(box, str) else ""
     if not BOX.fullmatch(text):
-        raise ConfigError("a box has six borders, and maybe degrees of turn, with commas: copy them from the viewer")
+        raise ConfigError("a box is subject, or six borders, and maybe degrees of turn, with commas: see the viewer")
     if not form.concerns("box"):
         raise ConfigError(f"a box cuts {concerned('box')}: leave it out, or choose one of these")
     return {"box": text}

@@ -165,7 +165,7 @@ function card(entry, jobs) {
   };
   const menu = make("details", {class: "export-menu"}, make("summary", {class: "button"}, "Export"),
     make("div", {class: "export-list"}, ...state.exports.map(({name, label}) => make("button", {onclick: event => { event.target.closest("details").open = false; exportAs(name); }}, label)),
-      make("label", {class: "hint box"}, "Only what is in a box, by its borders in the viewer", make("input", {value: box(), placeholder: "whole scene", autocomplete: "off", onchange: event => boxes.set(entry.name, event.target.value.trim())}))));
+      make("label", {class: "hint box"}, "Only what is in a box: subject, or its borders in the viewer", make("input", {value: box(), placeholder: "whole scene", autocomplete: "off", onchange: event => boxes.set(entry.name, event.target.value.trim())}))));
   return make("article", {class: "card", "data-name": entry.name},
     make("a", {href: viewPath(entry.name), target: "_blank", rel: "noopener", "aria-label": `Open ${entry.name}`}, make("img", {class: "picture", alt: "", loading: "lazy", src: `api/results/${name}/picture?${Math.floor(entry.changed)}`, onerror: event => event.target.replaceWith(make("div", {class: "picture"}))})),
     make("div", {class: "inside"}, make("div", {class: "name"}, entry.name), make("div", {class: "hint"}, facts),

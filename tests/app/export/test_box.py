@@ -77,3 +77,9 @@ def test_a_page_that_needs_no_server_is_cut(room: Path, tmp_path: Path) -> None:
     points = int(report.summary.split()[0])
     assert 0 < points < int(export(room, "html", tmp_path / "w.html")[1].summary.split()[0])
     assert cut.stat().st_size < whole.stat().st_size
+
+
+def test_a_room_has_no_subject_which_is_said_at_once(room: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="do not look at one place: give the borders"):
+        export(room, "mesh", tmp_path / "cut.ply", ExportOptions(box="subject"))
+    assert not list(tmp_path.iterdir())

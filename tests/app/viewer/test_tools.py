@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.box import Box
 from stream_recon.app.core.gltf import glb, read_glb
 from stream_recon.app.core.ply import VERTEX
-from stream_recon.app.viewer.content import moved
+from stream_recon.app.viewer.content import SceneContent, moved
 from stream_recon.app.viewer.viewer import Viewer, show_results
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import HALF, room_result
@@ -120,6 +120,24 @@ def test_cuts_are_taken_back_one_by_one_and_all_at_once(viewer: Viewer) -> None:
         assert page.tools.box is not None and page.tools.box.turn_deg == 20
         client.set("Cuts", "Reset cut")
         np.testing.assert_allclose(planes(client), states[0], atol=1e-5)
+        client.set("Cuts", "Subject")
+        assert "No subject" in str(client.notes), "in a room the cameras look outward"
+        np.testing.assert_allclose(planes(client), states[0], atol=1e-5)
+
+
+def test_a_box_around_the_subject_is_a_cut_like_others(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with client_of(viewer) as client:
+        (page,) = viewer.state.pages.values()
+        client.set("Cut by a box", True)
+        whole, extent = planes(client), page.tools.box
+        assert extent is not None
+        low, high = (tuple(np.multiply(0.3, side).tolist()) for side in (extent.low, extent.high))
+        monkeypatch.setattr(SceneContent, "subject", lambda self, turn: Box(low, high, turn))
+        client.set("Cuts", "Subject")
+        box = page.tools.box
+        np.testing.assert_allclose([box.low, box.high], [low, high], atol=0.05)
+        client.set("Cuts", "Undo cut")
+        np.testing.assert_allclose(planes(client), whole, atol=1e-5)
 
 
 def test_downloads_hold_exactly_the_box(viewer: Viewer, tmp_path: Path) -> None:
