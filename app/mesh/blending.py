@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.mesh.config import BlendConfig, ExposureConfig
+from stream_recon.app.mesh.config import BlendConfig
 from stream_recon.app.mesh.fusion import SourceView
 from stream_recon.app.mesh.rasterizer import Projection, barycentric, project_vertices, rasterize, sampled
 from stream_recon.app.mesh.surface import Mesh
@@ -60,26 +60,6 @@ def image_texels(
     zeros = np.zeros(len(rows), np.float32)
     pixel = (rows * size[0] + columns).astype(np.int32)
     return Texels(pixel, numbers[local].astype(np.int32), points, np.zeros_like(points), zeros)
-
-
-def view_gains(
-    colours: NDArray[np.uint8], shown: NDArray[np.bool_], mean: FloatArray, config: ExposureConfig
-) -> FloatArray:
-    """Factors [V, 3] of the channels of each view that bring its triangles to their mean colours: for comparing views.
-
-    Args:
-        colours: [V, M, 3] of the triangles in each view.
-        shown: [V, M] where they are visible.
-        mean: [M, 3] over all views.
-    """
-    some = np.unique(np.linspace(0, colours.shape[1] - 1, min(config.samples, colours.shape[1])).astype(np.intp))
-    target, (dark, bright) = mean[some], config.levels
-    gains = np.ones((len(colours), 3), np.float32)
-    for gain, values, visible in zip(gains, colours[:, some].astype(np.float32), shown[:, some], strict=True):
-        usable = visible & ((np.minimum(values, target) > dark) & (np.maximum(values, target) < bright)).all(axis=1)
-        if usable.sum() >= config.min_triangles:
-            gain[:] = np.exp(np.median(np.log(target[usable] / values[usable]), axis=0))
-    return gains.clip(1 / config.max_gain, config.max_gain)
 
 
 def levelled_image(view: SourceView, mesh: Mesh, shown: NDArray[np.bool_], config: BlendConfig) -> NDArray[np.uint8]:

@@ -192,24 +192,6 @@ class LabelConfig:
     """Cost of a view that does not show the triangle."""
     min_patch: int = 12
     """Triangles of a patch below which it is given to a neighbouring patch where that view shows it."""
-    outlier_cost: float = 1.0
-    """Cost of a view whose colour differs from that of the other views: something else was in front, or moved."""
-    outlier_levels: float = 40.0
-    """Least difference of such a colour from the median, in levels of 255."""
-
-
-@dataclass(frozen=True)
-class ExposureConfig:
-    """Gains by which the colours of views are compared."""
-
-    samples: int = 20_000
-    """Triangles that are compared."""
-    min_triangles: int = 50
-    """Triangles, among the samples, that a gain is computed from."""
-    max_gain: float = 1.6
-    """Largest gain, and the inverse of the least one."""
-    levels: tuple[float, float] = (10.0, 245.0)
-    """Levels between which colours are compared: the others are clipped."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +234,6 @@ class TextureConfig:
 
     views: ViewConfig = field(default_factory=ViewConfig)
     labels: LabelConfig = field(default_factory=LabelConfig)
-    exposure: ExposureConfig = field(default_factory=ExposureConfig)
     blend: BlendConfig = field(default_factory=BlendConfig)
     atlas: AtlasConfig = field(default_factory=AtlasConfig)
 

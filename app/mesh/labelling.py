@@ -29,15 +29,8 @@ def neighbours(mesh: Mesh) -> tuple[NDArray[np.intp], FloatArray]:
     )
 
 
-def view_labels(
-    mesh: Mesh, scores: NDArray[np.float16], colours: NDArray[np.uint8] | NDArray[np.float32], config: LabelConfig
-) -> NDArray[np.int32]:
-    """View of each triangle [M], -1 where none shows it.
-
-    Args:
-        scores: [V, M], 0 where a view does not show a triangle.
-        colours: [V, M, 3], with levelled exposure.
-    """
+def view_labels(mesh: Mesh, scores: NDArray[np.float16], config: LabelConfig) -> NDArray[np.int32]:
+    """View of each triangle [M], -1 where none shows it. ``scores``: [V, M], 0 where a view does not show it."""
     count = min(config.candidates, len(scores))
     labels = np.full(len(mesh.faces), -1, np.int32)
     if not count:
@@ -46,7 +39,6 @@ def view_labels(
     score = np.take_along_axis(scores.T, views, axis=1).astype(np.float32)
     best = score.max(axis=1, keepdims=True)
     cost = np.where(score > 0, 1 - score / np.maximum(best, 1e-12), np.float32(config.forbidden_cost))
-    cost += config.outlier_cost * _outliers(colours, views, score > 0, config.outlier_levels)
     pairs, length = neighbours(mesh)
     shown = best[:, 0] > 0
     both_shown = shown[pairs].all(axis=1)
@@ -56,22 +48,6 @@ def view_labels(
     for _ in range(3):
         labels = _without_small_patches(labels, scores, pairs, config.min_patch)
     return labels
-
-
-def _outliers(
-    colours: NDArray[np.generic], views: NDArray[np.int32], shown: NDArray[np.bool_], min_levels: float
-) -> NDArray[np.bool_]:
-    """Which candidates [M, K] have another colour than the median of at least three."""
-    number = np.arange(len(views))[:, None]
-    levels = colours[views, number].astype(np.float32)  # [M, K, 3]
-    levels[~shown] = np.nan
-    enough = np.flatnonzero(shown.sum(axis=1) >= 3)
-    outliers = np.zeros(views.shape, bool)
-    some = levels[enough]
-    difference = np.abs(some - np.nanmedian(some, axis=1, keepdims=True)).max(axis=2)
-    spread = np.nanmedian(difference, axis=1, keepdims=True)
-    outliers[enough] = np.nan_to_num(difference) > np.maximum(4 * spread, min_levels)
-    return outliers
 
 
 def _propagate(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.mesh.atlas import Packing, copy_patches, pack_patches
-from stream_recon.app.mesh.blending import Texels, add_view, blend, image_texels, levelled_image, view_gains
+from stream_recon.app.mesh.blending import Texels, add_view, blend, image_texels, levelled_image
 from stream_recon.app.mesh.config import AtlasConfig, TextureConfig
 from stream_recon.app.mesh.fusion import Report, SourceView, source_view
 from stream_recon.app.mesh.labelling import neighbours, patches_of, view_labels
@@ -85,13 +85,7 @@ def textured(
     """Texture a mesh with the images of these frames. Raises OutputError where one cannot be read."""
     scored = score_views(result, cameras, mesh, voxel, config.views, lambda share: report(0.7 * share))
     chosen = choose_views(scored.scores, normals_and_areas(mesh)[1], config.views)
-    scores, colours = scored.scores[chosen], scored.colours[chosen]
-    mean = mesh.rgb[mesh.faces].mean(axis=1, dtype=np.float32)
-    gains = view_gains(colours, scores > 0, mean, config.exposure)
-    levelled = colours.copy()
-    for view, gain in zip(levelled, gains, strict=True):
-        view[:] = (view * gain).clip(0, 255)
-    labels = view_labels(mesh, scores, levelled, config.labels)
+    labels = view_labels(mesh, scored.scores[chosen], config.labels)
     report(0.8)
     shown = labels >= 0
     untextured = subset(mesh, ~shown)

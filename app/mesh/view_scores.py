@@ -25,7 +25,6 @@ class ScoredViews:
 
     cameras: list[FrameCamera]  # [V]
     scores: NDArray[np.float16]  # [V, M] 0 where a triangle is not visible, else higher is better
-    colours: NDArray[np.uint8]  # [V, M, 3] mean colour of the triangle in the view
     covered: float
     """Share of the views' pixels of known depth that show the mesh."""
 
@@ -36,7 +35,6 @@ class _Score:
 
     chosen: NDArray[np.intp]  # [K]
     quality: NDArray[np.float64]  # [K]
-    colours: NDArray[np.uint8]  # [K, 3]
     covered: tuple[int, int]
     """Pixels of known depth that show the mesh, and all."""
 
@@ -54,7 +52,6 @@ def score_views(
     sharpest = list(_sharpest(result, cameras, config, lambda share: report(0.3 * share)))
     count = len(sharpest)
     scores = np.zeros((count, len(mesh.faces)), np.float16)
-    colours = np.zeros((count, len(mesh.faces), 3), np.uint8)
     centres = mesh.xyz[mesh.faces].mean(axis=1)
 
     def scored(camera: FrameCamera, sharpness: float) -> _Score:
@@ -77,7 +74,7 @@ def score_views(
             complete[chosen], sharpness, config.incomplete * sharpness
         )
         drawn = (int((inverse[filmed] > 0).sum()), int(filmed.sum()))
-        return _Score(chosen, quality, _mean_colours(view, projection, mesh.faces[chosen]), drawn)
+        return _Score(chosen, quality, drawn)
 
     scale, covered = 0.0, np.zeros((count, 2))
     threads = min(usable_cores(), 4)  # each has its image in memory
@@ -88,9 +85,8 @@ def score_views(
             if len(score.chosen):
                 scale = scale or max(float(np.median(score.quality)), 1e-9)
                 scores[number, score.chosen] = (score.quality / scale).clip(1e-3, 1e3)
-                colours[number, score.chosen] = score.colours
     shown, of = covered.sum(axis=0)
-    return ScoredViews([camera for camera, _ in sharpest], scores, colours, float(shown / max(of, 1)))
+    return ScoredViews([camera for camera, _ in sharpest], scores, float(shown / max(of, 1)))
 
 
 def normals_and_areas(mesh: Mesh) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -144,17 +140,6 @@ def visible_vertices(
     unhidden &= ~view.masked[row, column]
     visible[chosen] = unhidden
     return np.asarray(visible)
-
-
-def _mean_colours(view: SourceView, projection: Projection, faces: NDArray[np.int32]) -> NDArray[np.uint8]:
-    """Colours [K, 3] at the centres of triangles, in an image reduced to a quarter."""
-    height, width = view.image.shape[:2]
-    small = cv2.resize(view.image, (max(width // 4, 1), max(height // 4, 1)), interpolation=cv2.INTER_AREA)
-    total = projection.xy[faces[:, 0]] + projection.xy[faces[:, 1]] + projection.xy[faces[:, 2]]
-    centre = total / 3 * np.array([small.shape[1] / width, small.shape[0] / height], np.float32)
-    column = centre[:, 0].astype(np.intp).clip(0, small.shape[1] - 1)
-    row = centre[:, 1].astype(np.intp).clip(0, small.shape[0] - 1)
-    return np.asarray(small[row, column], np.uint8)
 
 
 def _sharpest(

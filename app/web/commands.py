@@ -37,7 +37,7 @@ OPTIONS: dict[str, tuple[Schema, Callable[[Any], list[str]]]] = {
     "output": ({"type": "string"}, lambda value: []),
 }
 """Options of a reconstruction that a page may set: schemas of their values, and their words on the command line."""
-BOX = re.compile(r"subject|-?\d{1,9}(\.\d{1,9})?(,-?\d{1,9}(\.\d{1,9})?){5,6}")
+BOX = re.compile(r"(subject|-?\d{1,9}(\.\d{1,9})?(,-?\d{1,9}(\.\d{1,9})?){5,6})")
 """Borders of a box, as the viewer states them; see ``export --box``."""
 WEB_EXPORTS = {
     form.name if suffix == form.offered[0] else f"{form.name}-{suffix[1:]}": (form, suffix)

@@ -1,11 +1,10 @@
-"""Steps of texturing: choice of views, smooth labels, exposure, packing."""
+"""Steps of texturing: choice of views, smooth labels, packing."""
 
 import numpy as np
 import pytest
 
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.mesh.atlas import copy_patches, pack_patches
-from stream_recon.app.mesh.blending import view_gains
 from stream_recon.app.mesh.config import TextureConfig, ViewConfig
 from stream_recon.app.mesh.fusion import SourceView
 from stream_recon.app.mesh.labelling import neighbours, patches_of, view_labels
@@ -34,8 +33,7 @@ def test_labels_are_smooth_and_follow_quality() -> None:
     # Two views, each better on its side, with noise that decides triangle by triangle without smoothing.
     scores = np.stack([1 - 0.4 * (x > 0), 0.6 + 0.4 * (x > 0)]) + random.normal(0, 0.25, (2, count))
     scores = scores.clip(0.05, 2).astype(np.float16)
-    colours = np.full((2, count, 3), 100, np.uint8)
-    labels = view_labels(mesh, scores, colours, CONFIG.labels)
+    labels = view_labels(mesh, scores, CONFIG.labels)
     right = labels == (x > 0)
     assert right.mean() > 0.9 > (scores.argmax(axis=0) == (x > 0)).mean()
     assert len(np.unique(patches_of(labels, neighbours(mesh)[0]))) <= 6
@@ -45,33 +43,9 @@ def test_triangles_that_no_view_shows_have_no_label() -> None:
     mesh = sheet(10)
     scores = np.ones((2, len(mesh.faces)), np.float16)
     scores[:, :20] = 0
-    labels = view_labels(mesh, scores, np.full((2, len(mesh.faces), 3), 100, np.uint8), CONFIG.labels)
+    labels = view_labels(mesh, scores, CONFIG.labels)
     assert (labels[:20] == -1).all() and (labels[20:] >= 0).all()
-    nothing = np.empty((0, len(mesh.faces), 3), np.uint8)
-    assert (view_labels(mesh, scores[:0], nothing, CONFIG.labels) == -1).all()
-
-
-def test_a_view_with_another_colour_is_avoided() -> None:
-    mesh = sheet(20)
-    count = len(mesh.faces)
-    scores = np.ones((4, count), np.float16)
-    scores[2] = 1.3  # the best view, in which somebody walks past
-    colours = np.full((4, count, 3), 120, np.uint8)
-    passing = mesh.xyz[mesh.faces].mean(axis=1)[:, 0] < 0
-    colours[2, passing] = (20, 30, 200)
-    labels = view_labels(mesh, scores, colours, CONFIG.labels)
-    assert (labels[passing] == 2).mean() < 0.05 and (labels[~passing] == 2).mean() > 0.95
-
-
-def test_gains_undo_exposure() -> None:
-    random = np.random.default_rng(2)
-    truth = random.uniform(40, 140, (3000, 3)).astype(np.float32)
-    exposure = np.array([[1.0, 1.0, 1.0], [1.3, 1.25, 1.2], [0.8, 0.8, 0.9], [1.1, 1.0, 1.0]])
-    colours = (truth * exposure[:, None] + random.normal(0, 3, (4, 3000, 3))).clip(0, 255).astype(np.uint8)
-    shown = random.uniform(size=(4, 3000)) < 0.5
-    assert np.abs(exposure * view_gains(colours, shown, truth, CONFIG.exposure) - 1).max() < 0.03
-    shown[2] = False
-    assert (view_gains(colours, shown, truth, CONFIG.exposure)[2] == 1).all()
+    assert (view_labels(mesh, scores[:0], CONFIG.labels) == -1).all()
 
 
 def test_patches_do_not_overlap_and_stay_within_images() -> None:
