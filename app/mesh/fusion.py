@@ -22,7 +22,7 @@ from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
 from stream_recon.app.mesh.agreement import AgreedMaps
 from stream_recon.app.mesh.config import FusionConfig, MeshConfig
 from stream_recon.app.mesh.surface import Mesh, extract, joined, subset, without_floaters
-from stream_recon.app.mesh.tsdf import FusionView, Volume
+from stream_recon.app.mesh.tsdf import FusionView, Volume, incidences
 from stream_recon.app.mesh.visibility import looks
 from stream_recon.app.result.cameras import FrameCamera, select_cameras
 from stream_recon.app.result.folder import ResultFolder
@@ -115,10 +115,10 @@ class _Level:
     slots: dict[int, NDArray[np.intp]] = field(default_factory=dict)
     """Rows of the blocks near a frame's surfaces, by the frame's place among the cameras."""
 
-    def view(self, frame: FrameResult, weight: NDArray[np.float32]) -> FusionView | None:
-        """What the volume takes of a frame; None: nothing. ``weight``: `pixel_weights`."""
-        chosen = (weight > 0) & (frame.depth < self.farthest) & (frame.depth > self.nearest)
-        return depth_view(frame, np.where(chosen, weight, np.float32(0))) if chosen.any() else None
+    def view(self, view: FusionView) -> FusionView | None:
+        """What the volume takes of a frame; None: nothing."""
+        chosen = (view.depth < self.farthest) & (view.depth > self.nearest)
+        return replace(view, depth=np.where(chosen, view.depth, np.float32(0))) if chosen.any() else None
 
 
 def _allocate(
@@ -128,10 +128,9 @@ def _allocate(
     for number in range(len(maps)):
         report(number / len(maps))
         with suppress(OutputError):
-            frame = maps.frame(number)
-            weight = pixel_weights(frame, result.points, config)
+            whole = _whole_view(maps.frame(number), result.points, config)
             for level in levels:
-                view = level.view(frame, weight)
+                view = level.view(whole)
                 if view is not None:
                     level.slots[number] = level.volume.allocate(view)
         if any(level.volume.full for level in levels):
@@ -161,19 +160,24 @@ def _integrate(
         except OutputError:
             missing += 1
             continue
-        weight = pixel_weights(frame, result.points, config)
+        whole = _whole_view(frame, result.points, config)
         if number in kept_numbers:
-            kept_view = depth_view(frame, weight)
-            depth = kept_view.depth.astype(np.float16)
             confirmed = None if frame.certainty is None else frame.certainty == Certainty.CONFIRMED
-            views.append(replace(kept_view, depth=depth, rgb=kept_view.rgb[:0], weight=None, confirmed=confirmed))
+            kept = replace(whole, depth=whole.depth.astype(np.float16), rgb=whole.rgb[:0], weight=None, incidence=None)
+            views.append(replace(kept, confirmed=confirmed))
         for level in levels:
-            view = level.view(frame, weight)
+            view = level.view(whole)
             if view is not None:
                 if frame.certainty is not None:
                     view = replace(view, band=bands[frame.certainty], fade=fades[frame.certainty])
                 level.volume.integrate(view, level.slots.get(number))
     return views, missing
+
+
+def _whole_view(frame: FrameResult, points: PointsConfig, config: FusionConfig) -> FusionView:
+    """All of a frame that is fused."""
+    view = depth_view(frame, pixel_weights(frame, points, config))
+    return replace(view, incidence=incidences(view.depth, view.camera))
 
 
 def depth_view(frame: FrameResult, weight: NDArray[np.float32]) -> FusionView:

@@ -1,6 +1,8 @@
 """Fusion of depth maps into a truncated signed distance function (TSDF; Curless and Levoy 1996) with voxel hashing.
 
-A voxel's distance is along the optical axis, in units of the truncation: 1 in front of the surface, 0 on it, -1 behind.
+A voxel's distance is that from the plane through the pixel's surface, in units of the truncation: 1 in front of the
+surface, 0 on it, -1 behind. Along the optical axis alone, floors and walls that are seen from aside would get gaps: the
+next voxel behind them is several truncations away.
 Only blocks near surfaces are stored, found by a hash table (Niessner et al., 2013).
 """
 
@@ -32,6 +34,11 @@ TINY = np.float32(1e-9)
 """Least depth that pixels are computed with, so that they are finite."""
 SAME_SURFACE = 1.05
 """Ratio of depths of neighbouring pixels below which they show one surface."""
+SLOPE_WINDOW = 0.03
+"""Window in which slopes of surfaces are averaged, as a share of an image's longer side."""
+MIN_INCIDENCE = 0.5
+"""Least of the `incidences`: with 1 the meshes of a room, a kitchen and a street cover 86, 88 and 55 % of held-out
+images, with 0.5 91, 94 and 74 %, with 0.4 91, 95 and 79 %, of which less has the right depth."""
 OUTSIDE = np.float32(3e4)
 """Bound of the coordinates of pixels, as OpenCV has it."""
 
@@ -49,6 +56,7 @@ class FusionView:
     weight: FloatArray | None = None  # [h, w] of each pixel; None: 1
     band: FloatArray | None = None  # [h, w] depth behind the surface that a pixel fills, in truncations; None: 1
     fade: FloatArray | None = None  # [h, w] share of a pixel's weight that is lost up to the band's end; None: 1
+    incidence: FloatArray | None = None  # [h, w], see `incidences`; None: 1
     confirmed: NDArray[np.bool_] | None = None  # [h, w] pixels whose depth stereo confirmed; None: it is not known
 
 
@@ -108,9 +116,9 @@ class Volume:
         # OpenCV has the centres of pixels at whole numbers.
         column = (np.float32(k.fx) * x * inverse + np.float32(k.cx - 0.5)).clip(-OUTSIDE, OUTSIDE)
         row = (np.float32(k.fy) * y * inverse + np.float32(k.cy - 0.5)).clip(-OUTSIDE, OUTSIDE)
-        depth, weight, reach, fade, rgb = images.nearest(column, row)
+        depth, weight, reach, fade, incidence, rgb = images.nearest(column, row)
         images.replace_between(depth, column, row)
-        distance = (depth - z) * np.float32(1 / self.truncation)
+        distance = (depth - z) * incidence * np.float32(1 / self.truncation)
         # The weight falls behind the surface up to the band's end.
         behind = distance * reach
         observed = (depth > 0) & (behind > -1)
@@ -137,8 +145,9 @@ class Volume:
         side = BLOCK * self.voxel
         steps = max(2, int(np.ceil(2 * self.truncation / (0.7 * side))) + 1)
         keys = []
+        stretch = 1.0 if view.incidence is None else 1 / view.incidence[::RAY_STRIDE, ::RAY_STRIDE][rows, columns]
         for offset in np.linspace(-self.truncation, self.truncation, steps):
-            cells = np.floor((rays * (z + offset)[:, None] + T[:3, 3]) / side).astype(np.int64)
+            cells = np.floor((rays * (z + offset * stretch)[:, None] + T[:3, 3]) / side).astype(np.int64)
             near = (np.abs(cells) < 1 << (BITS - 1)).all(axis=1)
             keys.append(np.unique(_key(*cells[near].T)))
         near_blocks = np.unique(np.concatenate(keys))
@@ -185,6 +194,8 @@ class _Images:
     reach: FloatArray
     """Inverse of the band."""
     fade: FloatArray
+    incidence: FloatArray
+    """See `incidences`."""
     rgb: NDArray[np.uint8]  # [h, w, 3]
     inverse: FloatArray
     """Inverse depth, which is linear between pixels of one surface."""
@@ -195,21 +206,24 @@ class _Images:
     def of(view: FusionView) -> "_Images":
         depth = np.ascontiguousarray(view.depth, np.float32)
         ones = np.ones_like(depth)
-        weight, band, fade = (ones if image is None else image for image in (view.weight, view.band, view.fade))
+        given = view.weight, view.band, view.fade, view.incidence
+        weight, band, fade, incidence = (ones if image is None else image for image in given)
         with np.errstate(divide="ignore"):
             inverse = np.where(depth > 0, 1 / depth, np.float32(0))
         a, b, c, d = inverse[:-1, :-1], inverse[:-1, 1:], inverse[1:, :-1], inverse[1:, 1:]
         largest, least = (f(f(a, b), f(c, d)) for f in (np.maximum, np.minimum))
         is_one = np.zeros(depth.shape, np.uint8)
         is_one[:-1, :-1] = largest < SAME_SURFACE * least
-        return _Images(depth, weight * np.square(inverse), np.float32(1) / band, fade, view.rgb, inverse, is_one)
+        return _Images(
+            depth, weight * np.square(inverse), np.float32(1) / band, fade, incidence, view.rgb, inverse, is_one
+        )
 
     def nearest(self, column: FloatArray, row: FloatArray) -> list[NDArray[Any]]:
         """Depth, weight, reach, fade [B, N] and colour [B, N, 3] of the pixels at points; 0 outside the image."""
         places = cv2.convertMaps(column, row, cv2.CV_16SC2, nninterpolation=True)
         return [
             cv2.remap(image, *places, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT)
-            for image in (self.depth, self.weight, self.reach, self.fade, self.rgb)
+            for image in (self.depth, self.weight, self.reach, self.fade, self.incidence, self.rgb)
         ]
 
     def replace_between(self, depth: FloatArray, column: FloatArray, row: FloatArray) -> None:
@@ -218,6 +232,28 @@ class _Images:
         is_one = cv2.remap(self.is_one, column - half, row - half, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT)
         inverse = cv2.remap(self.inverse, column, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
         np.divide(np.float32(1), inverse, out=depth, where=is_one > 0)
+
+
+def incidences(depth: NDArray[np.floating], camera: Intrinsics) -> FloatArray:
+    """Distance [h, w] from each pixel's surface, along its normal, per distance along the optical axis, at most 1.
+
+    It is computed from inverse depth, which is linear in the image of a plane; 1 where depth around is unknown.
+    """
+    height, width = depth.shape
+    side = round(SLOPE_WINDOW * max(height, width)) // 2 * 2 + 1
+    step = side // 2 + 1
+    known = (depth > 0).astype(np.float32)
+    share = cv2.blur(known, (side, side))
+    mean = cv2.blur(known / np.maximum(depth, TINY).astype(np.float32), (side, side)) / np.maximum(share, 0.5)
+    mean[share < 0.5] = np.nan
+    across, down = np.full((2, height, width), np.nan, np.float32)
+    across[:, step:-step] = (mean[:, 2 * step :] - mean[:, : -2 * step]) * (camera.fx / (2 * step))
+    down[step:-step] = (mean[2 * step :] - mean[: -2 * step]) * (camera.fy / (2 * step))
+    x = (np.arange(width) + 0.5 - camera.cx) / camera.fx
+    y = (np.arange(height)[:, None] + 0.5 - camera.cy) / camera.fy
+    along = mean - x * across - y * down
+    cosine = mean / np.sqrt(across * across + down * down + along * along)
+    return np.where(np.isfinite(cosine), cosine.clip(MIN_INCIDENCE, 1), 1).astype(np.float32)
 
 
 def _key(x: Any, y: Any, z: Any) -> Any:
