@@ -9,6 +9,41 @@ from stream_recon.app.core.types import Certainty
 
 
 @dataclass(frozen=True)
+class AgreementConfig:
+    """Agreement of unconfirmed depth between frames.
+
+    Without it the meshes of a room, a kitchen and a street cover 78, 82 and 48 % of their images, with it 86, 84 and
+    49 %, as accurately.
+    """
+
+    side: int = 64
+    """Longer side of the maps that are compared, in pixels: the network's errors are smooth."""
+    max_neighbours: int = 12
+    spacing: int = 8
+    """Pixels between the points that neighbours are chosen by."""
+    min_shared: float = 0.1
+    """Share of a map's points that a neighbour shows."""
+    max_log_ratio: float = 0.15
+    """Log ratio of depths of one surface; what differs by more is another one."""
+    max_factor: float = 2.0
+    """Bound of the factor between ratios along two rays."""
+    tolerance: float = 0.01
+    """Log ratio that may remain: about half of what fusion spans. Without it the sample's F1 at 2 cm falls by .008."""
+    weights: tuple[float, ...] = (0.0, 1.0, 1.0, 6.0)
+    """Weight of another frame's pixel by its `Certainty`."""
+    own: float = 2.0
+    """Weight of the pixel's own depth: with 1 the sample's F1 at 2 cm falls by .003."""
+    rounds: int = 3
+    window: int = 3
+    """Side in pixels of the window in which changes are averaged."""
+    staying: float = 4.0
+    """Weight in this average of pixels that stay."""
+
+    def __post_init__(self) -> None:
+        assert len(self.weights) == len(Certainty)
+
+
+@dataclass(frozen=True)
 class FusionConfig:
     """Fusion of depth maps into TSDF volumes of several resolutions. Tuples by `Certainty` have an entry for each."""
 
@@ -230,6 +265,7 @@ class MeshConfig:
     """Triangles of a result's mesh, about: a room in detail, drawn fluently by a laptop."""
     min_part: float = 0.002
     """Size of a connected part as a share of all triangles: smaller ones are floaters."""
+    agreement: AgreementConfig = field(default_factory=AgreementConfig)
     fusion: FusionConfig = field(default_factory=FusionConfig)
     visibility: VisibilityConfig = field(default_factory=VisibilityConfig)
     holes: HoleConfig = field(default_factory=HoleConfig)

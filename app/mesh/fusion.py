@@ -19,6 +19,7 @@ from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.depth_points import confidence_levels, sure_pixels
 from stream_recon.app.core.ply import uniform_indices
 from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
+from stream_recon.app.mesh.agreement import AgreedMaps
 from stream_recon.app.mesh.config import FusionConfig, MeshConfig
 from stream_recon.app.mesh.surface import Mesh, extract, joined, subset, without_floaters
 from stream_recon.app.mesh.tsdf import FusionView, Volume, incidences
@@ -71,8 +72,9 @@ def fuse(
 ) -> Fused:
     """The mesh of all depth maps of these cameras. Raises NoSurfaceError: no frame could be read."""
     config = mesh_config.fusion
-    median, width = _median_depth(result, cameras, config)
-    noise = config.noise_factor * _disagreement(result, cameras, config)
+    maps = AgreedMaps(result, cameras, mesh_config.agreement, lambda: report(0.0))
+    median, width = _median_depth(result, maps, config)
+    noise = config.noise_factor * _disagreement(maps, config)
     least, most = config.voxel_pixels
     span = noise / config.truncation[1] if np.isfinite(noise) else 0.0
     voxel = float(np.clip(span, least * width, most * width))
@@ -88,13 +90,13 @@ def fuse(
                 factor, max_depth = config.level_factor**level, config.max_depth * median
                 volume = Volume(voxel * factor, truncation * voxel * factor, config.max_blocks, pool)
                 levels.append(_Level(volume, min(share, begins) * max_depth * factor, max_depth * factor))
-            if _allocate(result, cameras, levels, config, lambda share: report(config.allocation_share * share)):
+            if _allocate(result, maps, levels, config, lambda share: report(config.allocation_share * share)):
                 break
             voxel *= config.full_factor
         bands = np.minimum(np.array(config.bands, np.float32) / np.float32(truncation), np.float32(1))
         first = config.allocation_share
         views, missing = _integrate(
-            result, cameras, levels, bands, config, lambda share: report(first + (1 - first) * share)
+            result, maps, levels, bands, config, lambda share: report(first + (1 - first) * share)
         )
     most = max(1, (len(cameras) - missing) // 4)
     volumes = [level.volume for level in levels]
@@ -120,13 +122,13 @@ class _Level:
 
 
 def _allocate(
-    result: ResultFolder, cameras: Sequence[FrameCamera], levels: Sequence[_Level], config: FusionConfig, report: Report
+    result: ResultFolder, maps: AgreedMaps, levels: Sequence[_Level], config: FusionConfig, report: Report
 ) -> bool:
     """Allocate the blocks of all frames; returns whether the volumes have room for them."""
-    for number, camera in enumerate(cameras):
-        report(number / len(cameras))
+    for number in range(len(maps)):
+        report(number / len(maps))
         with suppress(OutputError):
-            whole = _whole_view(result.surface_of(camera), result.points, config)
+            whole = _whole_view(maps.frame(number), result.points, config)
             for level in levels:
                 view = level.view(whole)
                 if view is not None:
@@ -138,7 +140,7 @@ def _allocate(
 
 def _integrate(
     result: ResultFolder,
-    cameras: Sequence[FrameCamera],
+    maps: AgreedMaps,
     levels: Sequence[_Level],
     bands: NDArray[np.float32],
     config: FusionConfig,
@@ -150,11 +152,11 @@ def _integrate(
     """
     views, missing = list[FusionView](), 0
     fades = np.array(config.fades, np.float32)
-    kept_numbers = set(uniform_indices(len(cameras), config.max_kept_views).tolist())
-    for number, camera in enumerate(cameras):
-        report(number / len(cameras))
+    kept_numbers = set(uniform_indices(len(maps), config.max_kept_views).tolist())
+    for number in range(len(maps)):
+        report(number / len(maps))
         try:
-            frame = result.surface_of(camera)
+            frame = maps.frame(number)
         except OutputError:
             missing += 1
             continue
@@ -213,12 +215,12 @@ def _nested(meshes: Sequence[Mesh], volumes: Sequence[Volume], disagree: bool, c
     return total
 
 
-def _median_depth(result: ResultFolder, cameras: Sequence[FrameCamera], config: FusionConfig) -> tuple[float, float]:
+def _median_depth(result: ResultFolder, maps: AgreedMaps, config: FusionConfig) -> tuple[float, float]:
     """Median depth of reliable pixels, and the width of a pixel there. Raises NoSurfaceError without a frame."""
     depths, widths = [], []
-    for number in uniform_indices(len(cameras), config.max_depth_frames):
+    for number in uniform_indices(len(maps), config.max_depth_frames):
         try:
-            frame = result.surface_of(cameras[number])
+            frame = maps.frame(number)
         except OutputError:
             continue
         reliable = frame.depth[pixel_weights(frame, result.points, config) > 0]
@@ -230,12 +232,12 @@ def _median_depth(result: ResultFolder, cameras: Sequence[FrameCamera], config: 
     return float(np.median(depths)), float(np.median(widths))
 
 
-def _disagreement(result: ResultFolder, cameras: Sequence[FrameCamera], config: FusionConfig) -> float:
+def _disagreement(maps: AgreedMaps, config: FusionConfig) -> float:
     """Median distance of unconfirmed depth from the surface that another frame shows; infinite if it is unknown."""
     differences = []
-    for number in uniform_indices(max(len(cameras) - config.noise_distance, 0), config.noise_pairs):
+    for number in uniform_indices(max(len(maps) - config.noise_distance, 0), config.noise_pairs):
         try:
-            one, other = (result.surface_of(cameras[n]) for n in (number, number + config.noise_distance))
+            one, other = (maps.frame(n) for n in (number, number + config.noise_distance))
         except OutputError:
             continue
         if one.certainty is None or other.certainty is None:
