@@ -279,7 +279,7 @@ def unchecked_scripts() -> Iterator[Place]:
 MEASURES = (
     Measure("README.md, bytes", lambda: bytes_of("README.md"), 12_288),
     Measure("model card, bytes", lambda: bytes_of("models/README.md"), 12_288),
-    Measure("lines of Python in the product", lambda: line_counts(*PRODUCT), 78_855, 66_500),
+    Measure("lines of Python in the product", lambda: line_counts(*PRODUCT), 78_995, 66_500),
     Measure("lines of Python in scripts", lambda: line_counts("scripts"), 15_737, 15_500),
     Measure("lines of the longest file", lambda: line_counts(*PRODUCT), 408, 400, is_largest=True),
     Measure(f"files of {SMALL} lines or fewer", small_files, 6),

@@ -9,18 +9,14 @@ from stream_recon.app.core.box import Box
 from stream_recon.app.core.types import Intrinsics
 
 FloatArray = NDArray[np.float64]
-ROUNDS = 10
-"""Rounds of reweighting: distances of the optical axes settle within these."""
 CENTRAL = 0.5
 """Share of the image about its centre in which the place lies for cameras that look at it."""
 MIN_LOOKING = 0.75
 """Share of the cameras that look at it: on a straight way or in a room, about half of them at most do."""
 MIN_SPREAD = 0.02
 """Mean square sine of the angles of the optical axes to the nearest direction: an arc of 28 degrees has 0.02."""
-OUTLIERS = 0.005
+OUTLIERS = 0.001
 """Share of the points on each side that may lie outside the box."""
-MARGIN = 0.03
-"""Border around them, as a share of their extent."""
 MIN_POINTS = 100
 
 
@@ -31,9 +27,7 @@ def subject_box(
     R_gltf_world: FloatArray,
     turn_deg: float = 0.0,
 ) -> Box | None:
-    """Box of what most cameras look at; None where they do not look at one place.
-
-    It has what fits into an image at the distance of this place.
+    """Box of what fits into an image at the place that most cameras look at; None where there is no such place.
 
     Args:
         T_world_camera: [N, 4, 4].
@@ -46,7 +40,7 @@ def subject_box(
     centres, axes = T_world_camera[:, :3, 3], T_world_camera[:, :3, 2]
     across = np.eye(3) - axes[:, :, None] * axes[:, None, :]
     weight = np.ones(len(axes))
-    for _ in range(ROUNDS):
+    for _ in range(10):  # distances of the axes settle within these
         # The point nearest to the axes in the least squares of Weiszfeld's algorithm: the median one.
         total = np.einsum("n,nij->ij", weight, across) / weight.sum()
         if np.linalg.eigvalsh(total)[0] < MIN_SPREAD:
@@ -63,7 +57,5 @@ def subject_box(
     local = xyz[np.linalg.norm(xyz - place, axis=1) < radius] @ (box.R_box_gltf @ R_gltf_world).T
     if len(local) < MIN_POINTS:
         return None
-    low, high = np.quantile(local, [OUTLIERS, 1 - OUTLIERS], axis=0)
-    border = MARGIN * float((high - low).max())
-    (x0, y0, z0), (x1, y1, z1) = (low - border).tolist(), (high + border).tolist()
+    (x0, y0, z0), (x1, y1, z1) = np.quantile(local, [OUTLIERS, 1 - OUTLIERS], axis=0).tolist()
     return Box((x0, y0, z0), (x1, y1, z1), turn_deg)

@@ -2,8 +2,7 @@
 
 Fusion removes a surface where frames differ by more than its truncation distance. So a pixel that stereo neither
 confirmed nor has near what it confirmed moves to the weighted median of the depths that other frames show along its
-ray, as in depth fusion by Merrell et al. (2007), in a few rounds. Surfaces of other frames are taken to be parallel to
-the pixel's own: the ratio of depths along two rays is that of the cameras' distances from the plane.
+ray, as in depth fusion by Merrell et al. (2007), in a few rounds.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,7 +52,7 @@ class AgreedMaps:
         if reduced is None or not reduced.moved.any():
             return frame
         moved = cv2.resize(reduced.moved, frame.depth.shape[::-1], interpolation=cv2.INTER_LINEAR)
-        moved[~_may_move(frame.depth, _certainty(frame))] = 0
+        moved[_certainty(frame) != Certainty.NETWORK] = 0
         return replace(frame, depth=(frame.depth * np.exp(moved)).astype(np.float32))
 
 
@@ -95,11 +94,6 @@ def _certainty(frame: FrameResult) -> NDArray[np.uint8]:
     return np.full(frame.depth.shape, Certainty.NETWORK, np.uint8) if frame.certainty is None else frame.certainty
 
 
-def _may_move(depth: FloatArray, certainty: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Pixels [h, w] that neither stereo nor what is near its depth holds."""
-    return np.asarray((certainty == Certainty.NETWORK) & (depth > 0), np.bool_)
-
-
 def _agree(maps: Sequence[_Reduced], config: AgreementConfig, on_step: OnStep) -> None:
     """Move the depths of all maps, all of them by those of the round before."""
     with ThreadPoolExecutor(usable_cores(), "agreement") as pool:
@@ -130,13 +124,11 @@ def _neighbours(one: _Reduced, maps: Sequence[_Reduced], config: AgreementConfig
 
 def _step(one: _Reduced, others: Sequence[_Reduced], config: AgreementConfig) -> FloatArray:
     """Log ratios [h, w] of new depths to a map's."""
-    may_move = _may_move(one.depth, one.certainty)
+    may_move = (one.certainty == Certainty.NETWORK) & (one.depth > 0)
     if not others or not may_move.any():
         return np.zeros_like(one.depth)
-    local = one.rays * one.depth[..., None]
-    R, origin = one.T_world_camera[:3, :3], one.T_world_camera[:3, 3]
-    xyz, normals = np.asarray(local @ R.T + origin, np.float32), _normals(one) @ R.T
-    distance = np.abs(((xyz - origin) * normals).sum(axis=-1))
+    T = one.T_world_camera
+    xyz = np.asarray((one.rays * one.depth[..., None]) @ T[:3, :3].T + T[:3, 3], np.float32)
     vote = np.array(config.weights, np.float32)
     ratios = [np.zeros_like(one.depth)]
     weights = [np.where(one.depth > 0, np.float32(config.own), np.float32(0))]
@@ -145,8 +137,6 @@ def _step(one: _Reduced, others: Sequence[_Reduced], config: AgreementConfig) ->
         depth, certainty = (look_up(values, column, row, "nearest") for values in (other.depth, other.certainty))
         known = (depth > 0) & (one.depth > 0)
         ratio = np.log(np.where(known, depth / np.where(known, z, 1), 1))
-        its_distance = np.abs(((xyz - other.T_world_camera[:3, 3]) * normals).sum(axis=-1))
-        ratio *= (its_distance / np.maximum(distance, 1e-9)).clip(1 / config.max_factor, config.max_factor)
         known &= np.abs(ratio) < config.max_log_ratio
         ratios.append(np.where(known, ratio, 0))
         weights.append(np.where(known, vote[certainty], 0))
@@ -159,13 +149,6 @@ def _step(one: _Reduced, others: Sequence[_Reduced], config: AgreementConfig) ->
     smooth = cv2.blur(np.where(may_move, median, 0) * weight, window)
     smooth /= np.maximum(cv2.blur(weight.astype(np.float32), window), np.float32(1e-6))
     return np.where(may_move, smooth, 0).astype(np.float32)
-
-
-def _normals(one: _Reduced) -> FloatArray:
-    """Unit normals [h, w, 3] in camera axes, of either sign."""
-    points = one.rays * cv2.blur(one.depth, (5, 5))[..., None]
-    normals = np.cross(cv2.Sobel(points, cv2.CV_32F, 1, 0), cv2.Sobel(points, cv2.CV_32F, 0, 1))
-    return np.asarray(normals / np.maximum(np.linalg.norm(normals, axis=-1, keepdims=True), 1e-30), np.float32)
 
 
 def _weighted_median(values: FloatArray, weights: FloatArray) -> FloatArray:

@@ -12,8 +12,8 @@ from stream_recon.app.core.types import Certainty
 class AgreementConfig:
     """Agreement of unconfirmed depth between frames.
 
-    Without it the meshes of a room, a kitchen and a street cover 78, 82 and 48 % of their images, with it 86, 84 and
-    49 %, as accurately.
+    Without it walls without texture have holes: the mesh of a room covers 89 % of held-out images, with it 93 %, and 62
+    and 66 % at the right depth.
     """
 
     side: int = 64
@@ -25,8 +25,6 @@ class AgreementConfig:
     """Share of a map's points that a neighbour shows."""
     max_log_ratio: float = 0.15
     """Log ratio of depths of one surface; what differs by more is another one."""
-    max_factor: float = 2.0
-    """Bound of the factor between ratios along two rays."""
     tolerance: float = 0.01
     """Log ratio that may remain: about half of what fusion spans. Without it the sample's F1 at 2 cm falls by .008."""
     weights: tuple[float, ...] = (0.0, 1.0, 1.0, 6.0)
@@ -128,7 +126,6 @@ class VisibilityConfig:
 class HoleConfig:
     """Closing of holes; lengths are in edges of the hole's border."""
 
-    is_enabled: bool = True
     max_small: int = 28
     """Edges of a border that is always closed: a hole of about 7 voxels."""
     max_planar: int = 300
@@ -150,7 +147,7 @@ class ViewConfig:
     """Quality of each view of each triangle, and the choice of a few views."""
 
     max_scored: int = 160
-    """Views that are scored. Where there are more, the sharpest of each group of neighbours is taken."""
+    """Views that are scored, evenly spaced where there are more."""
     max_chosen: int = 80
     """Views that a texture is made of."""
     min_gain: float = 0.002
@@ -170,10 +167,6 @@ class ViewConfig:
     """Cosine between normal and direction of view: flatter images are stretched."""
     incomplete: float = 0.05
     """Factor of the quality of a view that shows two of a triangle's vertices."""
-    sharpness_side: int = 320
-    """Longer side in pixels of the image whose sharpness is measured."""
-    sharpness_window: int = 8
-    """Views on each side that a view's sharpness is compared with: they show the same."""
 
 
 @dataclass(frozen=True)

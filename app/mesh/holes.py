@@ -21,8 +21,6 @@ def closed_holes(
 
     The outer borders of sheets stay open, and so do holes, such as doorways, that the depth maps ``views`` see through.
     """
-    if not config.is_enabled:
-        return mesh, 0
     normals = vertex_normals(mesh)
     fillings = []
     for border in borders(mesh.faces, config):

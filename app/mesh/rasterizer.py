@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.mesh.tsdf import TINY
 
 FloatArray = NDArray[np.float32]
 FRAGMENTS = 1 << 21
@@ -16,8 +17,6 @@ CHUNK = 1 << 19
 """Pixels whose shares are computed at a time, for the same reason."""
 MAP_WIDTH = 1024
 """Columns of the maps for `cv2.remap`, which takes at most 32,767 in each direction."""
-TINY = np.float32(1e-20)
-"""Least depth that pixels are computed with, so that they are finite."""
 NEAREST = 1e-3
 """Least depth that is drawn, as a share of the median depth."""
 

@@ -115,8 +115,7 @@ class Volume:
         # OpenCV has the centres of pixels at whole numbers.
         column = (np.float32(k.fx) * x * inverse + np.float32(k.cx - 0.5)).clip(-OUTSIDE, OUTSIDE)
         row = (np.float32(k.fy) * y * inverse + np.float32(k.cy - 0.5)).clip(-OUTSIDE, OUTSIDE)
-        depth, weight, reach, fade, incidence, rgb = images.nearest(column, row)
-        images.replace_between(depth, column, row)
+        depth, weight, reach, fade, incidence, rgb = images.at(column, row)
         distance = (depth - z) * incidence * np.float32(1 / self.truncation)
         # The weight falls behind the surface up to the band's end.
         behind = distance * reach
@@ -217,20 +216,19 @@ class _Images:
             depth, weight * np.square(inverse), np.float32(1) / band, fade, incidence, view.rgb, inverse, is_one
         )
 
-    def nearest(self, column: FloatArray, row: FloatArray) -> list[NDArray[Any]]:
-        """Depth, weight, reach, fade [B, N] and colour [B, N, 3] of the pixels at points; 0 outside the image."""
-        places = cv2.convertMaps(column, row, cv2.CV_16SC2, nninterpolation=True)
-        return [
-            cv2.remap(image, *places, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT)
-            for image in (self.depth, self.weight, self.reach, self.fade, self.incidence, self.rgb)
-        ]
+    def at(self, column: FloatArray, row: FloatArray) -> list[NDArray[Any]]:
+        """Depth, weight, reach, fade, incidence [B, N] and colour [B, N, 3] at points; 0 outside the image.
 
-    def replace_between(self, depth: FloatArray, column: FloatArray, row: FloatArray) -> None:
-        """Replace the depth [B, N] at points between pixels of one surface by that of this surface."""
-        half = np.float32(0.5)
-        is_one = cv2.remap(self.is_one, column - half, row - half, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT)
-        inverse = cv2.remap(self.inverse, column, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
-        np.divide(np.float32(1), inverse, out=depth, where=is_one > 0)
+        They are those of the nearest pixels, but the depth between pixels of one surface is that of the surface.
+        """
+        zero, half = cv2.BORDER_CONSTANT, np.float32(0.5)
+        places = cv2.convertMaps(column, row, cv2.CV_16SC2, nninterpolation=True)
+        images = self.depth, self.weight, self.reach, self.fade, self.incidence, self.rgb
+        values = [cv2.remap(image, *places, cv2.INTER_NEAREST, borderMode=zero) for image in images]
+        is_one = cv2.remap(self.is_one, column - half, row - half, cv2.INTER_NEAREST, borderMode=zero)
+        inverse = cv2.remap(self.inverse, column, row, cv2.INTER_LINEAR, borderMode=zero)
+        np.divide(np.float32(1), inverse, out=values[0], where=is_one > 0)
+        return values
 
 
 def incidences(depth: NDArray[np.floating], camera: Intrinsics) -> FloatArray:

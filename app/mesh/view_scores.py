@@ -1,6 +1,6 @@
 """How well each view shows each triangle of a mesh, and the choice of a few views that together show all."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.cores import usable_cores
+from stream_recon.app.core.ply import uniform_indices
 from stream_recon.app.mesh.config import ViewConfig
 from stream_recon.app.mesh.fusion import Report, SourceView, source_view
 from stream_recon.app.mesh.rasterizer import Projection, of_all, of_two, project_vertices, rasterize, signed_areas
@@ -47,15 +48,17 @@ def score_views(
     config: ViewConfig,
     report: Report = lambda share: None,
 ) -> ScoredViews:
-    """Score all triangles in each of these frames, or in the sharpest ones; unreadable frames are left out."""
+    """Score all triangles in each of these frames, or in some of them; unreadable frames are left out."""
     normals, areas = normals_and_areas(mesh)
-    sharpest = list(_sharpest(result, cameras, config, lambda share: report(0.3 * share)))
-    count = len(sharpest)
-    scores = np.zeros((count, len(mesh.faces)), np.float16)
+    some = [cameras[number] for number in uniform_indices(len(cameras), config.max_scored)]
+    scores = np.zeros((len(some), len(mesh.faces)), np.float16)
     centres = mesh.xyz[mesh.faces].mean(axis=1)
 
-    def scored(camera: FrameCamera, sharpness: float) -> _Score:
-        view = source_view(result, camera)
+    def scored(camera: FrameCamera) -> _Score | None:
+        try:
+            view = source_view(result, camera)
+        except OutputError:
+            return None
         projection = project_vertices(mesh.xyz, view.T_world_camera, view.camera)
         inverse = _inverse_depth(projection, mesh.faces, view, config)
         filmed = cv2.resize(((view.depth > 0) & ~view.masked).astype(np.uint8), inverse.shape[::-1], None, 0, 0, 0) > 0
@@ -70,23 +73,23 @@ def score_views(
         chosen = np.flatnonzero(visible)
         pixels = signed_areas(projection, mesh.faces[chosen]).clip(0) / areas[chosen]
         # Texels per length times the cosine: the square root of the area has one factor sqrt(cosine) already.
-        quality = np.sqrt(pixels * cosine[chosen]) * np.where(
-            complete[chosen], sharpness, config.incomplete * sharpness
-        )
+        quality = np.sqrt(pixels * cosine[chosen]) * np.where(complete[chosen], 1.0, config.incomplete)
         drawn = (int((inverse[filmed] > 0).sum()), int(filmed.sum()))
         return _Score(chosen, quality, drawn)
 
-    scale, covered = 0.0, np.zeros((count, 2))
+    scale, covered, readable = 0.0, np.zeros(2), list[int]()
     threads = min(usable_cores(), 4)  # each has its image in memory
     with ThreadPoolExecutor(threads, "views") as pool:
-        for number, score in enumerate(in_order(pool, scored, sharpest, ahead=threads)):
-            report(0.3 + 0.7 * (number + 1) / count)
-            covered[number] = score.covered
+        for number, score in enumerate(in_order(pool, scored, ((camera,) for camera in some), ahead=threads)):
+            report((number + 1) / len(some))
+            if score is None:
+                continue
+            readable.append(number)
+            covered += score.covered
             if len(score.chosen):
                 scale = scale or max(float(np.median(score.quality)), 1e-9)
                 scores[number, score.chosen] = (score.quality / scale).clip(1e-3, 1e3)
-    shown, of = covered.sum(axis=0)
-    return ScoredViews([camera for camera, _ in sharpest], scores, float(shown / max(of, 1)))
+    return ScoredViews([some[n] for n in readable], scores[readable], float(covered[0] / max(covered[1], 1)))
 
 
 def normals_and_areas(mesh: Mesh) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -140,39 +143,6 @@ def visible_vertices(
     unhidden &= ~view.masked[row, column]
     visible[chosen] = unhidden
     return np.asarray(visible)
-
-
-def _sharpest(
-    result: ResultFolder, cameras: Sequence[FrameCamera], config: ViewConfig, report: Report
-) -> Iterator[tuple[FrameCamera, float]]:
-    """The cameras to score with their images' sharpness, relative to that of neighbours, at most 1."""
-    readable, sharpness = [], []
-    for done, camera in enumerate(cameras, start=1):
-        report(done / len(cameras))
-        try:
-            image = source_view(result, camera).image
-        except OutputError:
-            continue
-        factor = min(config.sharpness_side / max(image.shape[:2]), 1.0)
-        grey = cv2.resize(
-            cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA
-        )
-        readable.append(camera)
-        sharpness.append(float(np.std(cv2.Laplacian(grey, cv2.CV_32F))))
-    values = np.array(sharpness)
-    relative = np.array(
-        [
-            min(value / max(float(np.quantile(near, 0.75)), 1e-6), 1.0)
-            for value, near in (
-                (value, values[max(k - config.sharpness_window, 0) : k + config.sharpness_window + 1])
-                for k, value in enumerate(values)
-            )
-        ]
-    )
-    groups = np.array_split(np.arange(len(readable)), min(len(readable), config.max_scored)) if readable else []
-    for group in groups:
-        best = int(group[np.argmax(relative[group])])
-        yield readable[best], float(relative[best])
 
 
 def choose_views(scores: NDArray[np.float16], areas: NDArray[np.float32], config: ViewConfig) -> list[int]:

@@ -40,11 +40,6 @@ def closed_mesh(mesh: Mesh, views: list[FusionView], config: HoleConfig | None =
     return closed_holes(mesh, views, config or HoleConfig(), VisibilityConfig())
 
 
-def test_holes_stay_where_closing_is_disabled() -> None:
-    mesh = without(sheet(), 0.2, -0.1, 0.15)
-    assert closed_mesh(mesh, [wall_view(3.0)] * 3, HoleConfig(is_enabled=False)) == (mesh, 0)
-
-
 @pytest.mark.parametrize("radius", [0.08, 0.15, 0.5])
 def test_a_hole_in_a_plane_is_closed_exactly(radius: float) -> None:
     whole = sheet()
