@@ -84,7 +84,7 @@ def checked_export(name: object, box: object) -> dict[str, Any]:
     form, _ = web_export(name if isinstance(name, str) else "")
     if box in (None, ""):
         return {}
-    text = re.sub(r"\s|^--box", "", box) if isinstance(box, str) else ""
+    text = re.sub(r"\s|^(export\s+)?--box=?", "", box) if isinstance(box, str) else ""
     if not BOX.fullmatch(text):
         raise ConfigError("a box is subject, or six borders, and maybe degrees of turn, with commas: see the viewer")
     if not form.concerns("box"):

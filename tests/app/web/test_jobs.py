@@ -116,6 +116,9 @@ def test_exports_are_cut_by_a_box_of_the_viewer(tmp_path: Path) -> None:
             ("mesh", "--box -1,1,0,2.5,-3,-0.5,30", 201),
             ("html", " -1, 1, 0, 2.5, -3, -0.5 ", 201),
             ("points", "", 201),
+            ("mesh", "export --box=-1,1,0,2.5,-3,-0.5", 201),
+            ("mesh", "subject", 201),
+            ("mesh", "subject,1", 400),
             ("colmap", "-1,1,0,2,-3,0", 400),  # images cannot be cut
             ("mesh", "1,2,3", 400),
             ("mesh", "--overwrite", 400),
@@ -127,7 +130,8 @@ def test_exports_are_cut_by_a_box_of_the_viewer(tmp_path: Path) -> None:
     store = JobStore(places.queue)
     words = [arguments(job, places) for job in reversed(store.all())]
     assert words[0][-1] == "--box=-1,1,0,2.5,-3,-0.5,30" and words[1][-1] == "--box=-1,1,0,2.5,-3,-0.5"
-    assert len(words) == 3 and not any(word.startswith("--box") for word in words[2])
+    assert words[3][-1] == words[1][-1] and words[4][-1] == "--box=subject"
+    assert len(words) == 5 and not any(word.startswith("--box") for word in words[2])
     store.close()
 
 
