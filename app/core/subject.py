@@ -17,7 +17,8 @@ MIN_SPREAD = 0.02
 """Mean square sine of the angles of the optical axes to the nearest direction: an arc of 28 degrees has 0.02."""
 OUTLIERS = 0.001
 """Share of the points on each side that may lie outside the box."""
-MIN_POINTS = 100
+MIN_SHARE = 0.05
+"""Share of the scene's points in the box: on a walk through a room whose axes cross 0.01, around a chair 0.2."""
 
 
 def subject_box(
@@ -33,8 +34,7 @@ def subject_box(
         T_world_camera: [N, 4, 4].
         cameras: N, with the principal point about in the middle.
         xyz: points [K, 3] of the scene.
-        R_gltf_world: [3, 3], see `Box`.
-        turn_deg: turn of the box.
+        R_gltf_world, turn_deg: axes and turn, see `Box`.
     """
     slopes = np.array([max(camera.cx, camera.cy) / camera.fx for camera in cameras])
     centres, axes = T_world_camera[:, :3, 3], T_world_camera[:, :3, 2]
@@ -55,7 +55,7 @@ def subject_box(
     radius = float(np.median((slopes * depth)[looking]))
     box = Box((0, 0, 0), (1, 1, 1), turn_deg)
     local = xyz[np.linalg.norm(xyz - place, axis=1) < radius] @ (box.R_box_gltf @ R_gltf_world).T
-    if len(local) < MIN_POINTS:
+    if len(local) < max(MIN_SHARE * len(xyz), 1):
         return None
     (x0, y0, z0), (x1, y1, z1) = np.quantile(local, [OUTLIERS, 1 - OUTLIERS], axis=0).tolist()
     return Box((x0, y0, z0), (x1, y1, z1), turn_deg)

@@ -85,6 +85,15 @@ def test_other_ways_have_no_subject(name: str) -> None:
     assert subject_box(T, [CAMERA] * len(T), points, GLTF) is None
 
 
+def test_where_axes_cross_by_chance_is_no_subject() -> None:
+    """As of somebody who looks about a room in a few steps: most of what is seen is elsewhere."""
+    centres = around(60.0, distance=0.4)
+    T = looking(centres, np.tile(PLACE, (len(centres), 1)))
+    near = PLACE + np.random.default_rng(4).uniform(-0.1, 0.1, (100, 3))
+    assert subject_box(T, [CAMERA] * len(T), np.concatenate([near, scene()[1]]), GLTF) is None
+    assert subject_box(T, [CAMERA] * len(T), np.concatenate([near, scene()[1][:300]]), GLTF) is not None
+
+
 def test_no_subject_without_points_there() -> None:
     centres = around(360.0)
     T = looking(centres, np.tile(PLACE, (len(centres), 1)))
