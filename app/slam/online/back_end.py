@@ -196,8 +196,6 @@ class OnlineBackEnd:
         self._apply_loop_correction(tracker, wait=True)
         config = self._config
         if len(tracker.map.keyframes) >= config.global_ba.first_keyframes:
-            if config.long_tracks.is_enabled:
-                tracker.match_entries(self._loops.neighbouring_entries())
             if config.final_ba.is_enabled:
                 rounds = config.final_ba.rounds
                 self._global_ba.start(tracker.map.active, tracker.map.camera_model, tracker.map.fixed, rounds)

@@ -63,6 +63,9 @@ class Keyframe:
     z_network: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     """[N], the network's depth; 0 where there is none."""
     z: FloatArray = field(default_factory=lambda: np.zeros(0))  # [N], in the map; NaN where only the network's is known
+    followed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """[N], whether KLT follows the track into later frames. Matches of descriptors end here: followed, they would drift
+    and displace corners."""
     attached: list[AttachedFrame] = field(default_factory=list)
     T_output: FloatArray | None = None
     """[4, 4], the pose that was output first; None before."""
@@ -101,11 +104,14 @@ class Keyframe:
         xyz = camera_model.unproject(self.uv) * self.depths[:, None]
         return np.asarray(xyz @ self.T_world_camera[:3, :3].T + self.T_world_camera[:3, 3])
 
-    def add_tracks(self, track: NDArray[np.int64], uv: NDArray[np.float32], z_network: NDArray[np.float32]) -> None:
+    def add_tracks(
+        self, track: NDArray[np.int64], uv: NDArray[np.float32], z_network: NDArray[np.float32], followed: bool = True
+    ) -> None:
         """Append tracks [M], without depth in the map."""
         self.track, self.uv = np.concatenate([self.track, track]), np.concatenate([self.uv, uv])
         self.z_network = np.concatenate([self.z_network, z_network])
         self.z = np.concatenate([self.z, np.full(len(track), np.nan)])
+        self.followed = np.concatenate([self.followed, np.full(len(track), followed)])
 
     def drop_tracks(self) -> None:
         """Keep poses and some loop tracks only."""
@@ -117,7 +123,7 @@ class Keyframe:
         self.loop_tracks = np.sort(self.loop_tracks[order[: self.config.max_loop_tracks]])
         kept = np.isin(self.track, self.loop_tracks)
         self.track, self.uv = self.track[kept], self.uv[kept]
-        self.z_network, self.z = self.z_network[kept], self.z[kept]
+        self.z_network, self.z, self.followed = self.z_network[kept], self.z[kept], self.followed[kept]
 
     def set_pose(self, T_world_camera: FloatArray, log_scale: float) -> None:
         """Change pose and scale; points and attached frames follow."""

@@ -79,7 +79,7 @@ class TrackIds:
 def detect_corners(new: KeyframeImages, track_ids: TrackIds) -> None:
     """Add corners (Shi and Tomasi, CVPR 1994) to a keyframe where it has no tracks, up to the configured number."""
     keyframe, image, config = new.keyframe, new.image, new.config.corners
-    need = config.count - len(keyframe.track)
+    need = config.count - int(keyframe.followed.sum())
     if need < config.count // 20:
         return
     height, width = image.shape
@@ -87,7 +87,7 @@ def detect_corners(new: KeyframeImages, track_ids: TrackIds) -> None:
     mask = new.reader.detection_mask()
     if mask is None:
         mask = np.full(image.shape, 255, np.uint8)
-    for x, y in keyframe.uv.astype(int).tolist():
+    for x, y in keyframe.uv[keyframe.followed].astype(int).tolist():
         cv2.circle(mask, (x, y), spacing, 0, -1)
     corners = cv2.goodFeaturesToTrack(
         image, config.candidates * need, config.min_quality, spacing, mask=mask, blockSize=5
@@ -115,36 +115,26 @@ def consistent_tracks(
 
 
 def match_keyframes(
-    new: KeyframeImages, earlier: Sequence[KeyframeImages], camera_model: CameraModel, track_ids: TrackIds
+    new: KeyframeImages,
+    earlier: Sequence[KeyframeImages],
+    camera_model: CameraModel,
+    track_ids: TrackIds,
+    is_lost: bool = False,
 ) -> None:
-    """Match a keyframe by descriptors with earlier ones, in order, and give both common tracks."""
+    """Match a keyframe by descriptors with earlier ones, in order, and give both common tracks.
+
+    ``is_lost``: its predicted pose may be wrong, and later frames follow these tracks, since it has few others.
+    """
     config, matching = new.config.descriptors, new.config.matching.descriptors
     for back, old in enumerate(reversed(earlier)):
         ends = old.descriptor(), new.descriptor()
         matches = _guided_matches(*ends, camera_model, max(new.image.shape), matching)
-        if back < config.unguided and len(matches) < 3 * matching.min_unguided:
-            # The predicted pose may be wrong.
+        if is_lost and back < config.unguided and len(matches) < 3 * matching.min_unguided:
             first, second = (end.features for end in ends)
             candidates = match(first, second, config=matching)
             unguided = verify(first, second, candidates, matching.min_unguided, matching)
             matches = unguided if len(unguided) > len(matches) else matches
-        merge_tracks(*ends, matches, track_ids)
-
-
-def match_entries(
-    new: PlaceDescriptor,
-    earlier: Sequence[PlaceDescriptor],
-    camera_model: CameraModel,
-    side: int,
-    track_ids: TrackIds,
-    config: DescriptorMatchConfig = DEFAULT_ONLINE.matching.descriptors,
-) -> None:
-    """Match an entry of the keyframe database with earlier ones, by the map's poses, and give both common tracks.
-
-    Tracks between neighbours drift and end soon; these are longer. ``side``: longer side of the image in pixels.
-    """
-    for old in reversed(earlier):
-        merge_tracks(old, new, _guided_matches(old, new, camera_model, side, config), track_ids)
+        merge_tracks(*ends, matches, track_ids, is_lost)
 
 
 def _guided_matches(
@@ -159,7 +149,9 @@ def _guided_matches(
     return verify(first, second, candidates, config.min_guided, config)
 
 
-def merge_tracks(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, track_ids: TrackIds) -> set[int]:
+def merge_tracks(
+    old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, track_ids: TrackIds, followed: bool = False
+) -> set[int]:
     """Put matched features of two keyframes into common tracks, existing or new ones; returns the track ids."""
     ends = old, new
     known_tracks = [set(end.keyframe.track.tolist()) for end in ends]
@@ -181,7 +173,7 @@ def merge_tracks(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, t
                 added[side].append(pair[side])
     for end, chosen in zip(ends, added, strict=True):
         features, tracks = end.features, np.array([end.tracks[feature] for feature in chosen], np.int64)
-        end.keyframe.add_tracks(tracks, features.uv[chosen], features.z[chosen])
+        end.keyframe.add_tracks(tracks, features.uv[chosen], features.z[chosen], followed)
     return merged
 
 

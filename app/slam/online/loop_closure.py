@@ -185,13 +185,6 @@ class LoopCloser:
             correction, self._pending = self._pending.result(), None
         return correction
 
-    def neighbouring_entries(self) -> list[tuple[PlaceDescriptor, list[PlaceDescriptor]]]:
-        """All entries, each with those before it, ``neighbours`` at most."""
-        entries = [self._descriptors[number] for number in sorted(self._descriptors)]
-        return [
-            (entry, entries[max(at - self._config.long_tracks.neighbours, 0) : at]) for at, entry in enumerate(entries)
-        ]
-
     def _due(self, started: int, task: Task, newest: int, wait: bool) -> bool:
         return wait or (newest >= started + self._config.loops.delay if self._waits else task.future.done())
 

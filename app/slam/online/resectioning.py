@@ -63,7 +63,7 @@ def track_frame(
     config = online.resectioning
     keyframe, predicted = last.keyframe, prior.T_predicted
     points = keyframe.points(camera_model)
-    row = np.flatnonzero(np.isfinite(points[:, 0]))
+    row = np.flatnonzero(keyframe.followed & np.isfinite(points[:, 0]))
     uv, is_tracked = track_klt(
         last.image, image, keyframe.uv[row], project_world(camera_model, predicted, points[row]), online.matching.klt
     )

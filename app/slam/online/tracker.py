@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import cv2
@@ -21,10 +21,8 @@ from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
 from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, ScaleEdge, TrackedPoints, common_rows
 from stream_recon.app.slam.online.keyframe_features import (
     KeyframeImages,
-    PlaceDescriptor,
     consistent_tracks,
     detect_corners,
-    match_entries,
     match_keyframes,
     pose_from_tracks,
 )
@@ -132,15 +130,6 @@ class Tracker:
         self.map.apply_loop_correction(correction)
         self._follow_map()
 
-    def match_entries(self, entries: Iterable[tuple[PlaceDescriptor, list[PlaceDescriptor]]]) -> None:
-        """Give entries of the keyframe database common tracks with those before them, where both can be adjusted."""
-        first = self.map.active[0].number
-        for new, earlier in entries:
-            if new.keyframe.number >= first:
-                active = [old for old in earlier if old.keyframe.number >= first]
-                side, matching = max(self.scale.size), self._config.matching.descriptors
-                match_entries(new, active, self.map.camera_model, side, self.map.track_ids, matching)
-
     def _follow_map(self) -> None:
         self._T, self.log_scale = self.map.newest_pose, self.map.keyframes[-1].log_scale
 
@@ -187,10 +176,11 @@ class Tracker:
         if tracking is not None:
             self._take_tracks(new, tracking)
         config = self._config.descriptors
-        if config.is_enabled and self._recent and len(keyframe.track) < config.min_tracks:
-            self._match_descriptors(new)
+        is_lost = len(keyframe.track) < config.min_tracks
+        if config.is_enabled and self._recent and (is_lost or not self._hurried):
+            self._match_descriptors(new, is_lost)
         detect_corners(new, self.map.track_ids)
-        if len(keyframe.track) < self._config.tracker.min_tracks and self.map.keyframes:
+        if keyframe.followed.sum() < self._config.tracker.min_tracks and self.map.keyframes:
             return self._attach(result.index, keyframe.T_world_camera)
         earlier = [images.keyframe for images in self._recent]
         _take_points(keyframe, earlier, self.map.camera_model, self._config.tracker.point_px)
@@ -229,12 +219,14 @@ class Tracker:
         keyframe.add_tracks(last.track[row], uv, new.reader.sample(uv))
         keyframe.displacement = tracking.displacement
 
-    def _match_descriptors(self, new: KeyframeImages) -> None:
-        """Match a keyframe with few tracks by descriptors, and set its pose by PnP."""
-        if self._paused:
+    def _match_descriptors(self, new: KeyframeImages, is_lost: bool) -> None:
+        """Match a keyframe with the last ones by descriptors; one that is lost gets a pose by PnP."""
+        if is_lost and self._paused:
             self._paused -= 1
             return
-        match_keyframes(new, self._recent, self.map.camera_model, self.map.track_ids)
+        match_keyframes(new, self._recent, self.map.camera_model, self.map.track_ids, is_lost)
+        if not is_lost:
+            return
         pose = pose_from_tracks(
             new.keyframe, [images.keyframe for images in self._recent], self.map.camera_model, self._config.descriptors
         )

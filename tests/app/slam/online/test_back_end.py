@@ -1,6 +1,7 @@
 """Online back end on a synthetic room: causal poses, revisions and fallbacks to the network."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.slam.online import tracker
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
 from stream_recon.app.slam.online.config import (
+    DescriptorConfig,
     FinalBAConfig,
     GlobalBAConfig,
     LocalBAConfig,
-    LongTrackConfig,
     MapConfig,
     OnlineConfig,
 )
@@ -187,19 +188,30 @@ def test_old_keyframes_keep_their_poses_alone() -> None:
 
 
 @pytest.mark.slow
-def test_distant_keyframes_get_common_tracks_at_the_end() -> None:
+def test_matches_of_descriptors_give_longer_tracks_and_smaller_errors() -> None:
     truth = walk(60)[:14]
-    common, errors = [], []
+    lengths, errors = [], []
     for is_enabled in (False, True):
-        config = OnlineConfig(long_tracks=LongTrackConfig(is_enabled=is_enabled))
+        config = OnlineConfig(descriptors=DescriptorConfig(is_enabled=is_enabled))
         back_end = OnlineBackEnd(prefill=4, config=config)
         heard = Heard(Video(truth, drifting(truth, turn_deg=0.3, move=0.1)), back_end)
         assert back_end.map is not None
         keyframes = back_end.map.keyframes
-        common.append(len(common_rows(keyframes[0], keyframes[-1])))
+        lengths.append(np.unique(np.concatenate([keyframe.track for keyframe in keyframes]), return_counts=True)[1])
         errors.append(ate(heard.poses(), truth))
-    assert common[1] > common[0] + 30
+    assert (lengths[1] >= 5).sum() > 1.2 * (lengths[0] >= 5).sum()
     assert errors[1] < 1.05 * errors[0]
+
+
+def test_matches_of_descriptors_are_not_followed(wandering: tuple[Video, Heard]) -> None:
+    back_end = OnlineBackEnd(prefill=4)
+    Heard(wandering[0], back_end)
+    assert back_end.map is not None
+    for last, new in pairwise(back_end.map.keyframes):
+        rows = common_rows(last, new)
+        # Otherwise a track would be in the new keyframe twice: followed and matched anew.
+        assert not new.followed[rows[:, 1]][~last.followed[rows[:, 0]]].any()
+    assert all((~keyframe.followed).any() for keyframe in back_end.map.keyframes)
 
 
 def test_without_adjustments_a_map_drifts_more(wandering: tuple[Video, Heard]) -> None:
@@ -208,7 +220,6 @@ def test_without_adjustments_a_map_drifts_more(wandering: tuple[Video, Heard]) -
         local_ba=LocalBAConfig(is_enabled=False),
         global_ba=GlobalBAConfig(is_enabled=False),
         final_ba=FinalBAConfig(is_enabled=False),
-        long_tracks=LongTrackConfig(is_enabled=False),
     )
     plain = Heard(video, OnlineBackEnd(prefill=4, config=config))
     assert ate(plain.poses(), video.truth) > 1.1 * ate(heard.poses(), video.truth)

@@ -42,6 +42,7 @@ def keyframe(number: int, T: FloatArray, T_network: FloatArray | None = None, sc
         LENS.project(xyz).astype(np.float32),
         (scale * xyz[:, 2]).astype(np.float32),
         xyz[:, 2].copy(),
+        np.ones(len(CLOUD), np.bool_),
         attached=[AttachedFrame(number, np.eye(4), 0.0)],
     )
 
