@@ -136,7 +136,8 @@ class OnlineBackEnd:
         self._pending[result.index] = result
         is_keyframe = len(tracker.map.keyframes) > known
         if is_keyframe:
-            self._loops.offer(tracker.newest, tracker.map.camera_model)
+            if tracker.matched is not None:
+                self._loops.offer(tracker.matched, tracker.map.camera_model)
             self._global_ba.offer(tracker.map.active, tracker.map.camera_model, lambda: tracker.map.fixed)
         self._apply_global_ba(tracker)
         adjusts = self._config.global_ba.is_enabled
@@ -195,6 +196,7 @@ class OnlineBackEnd:
         self._global_ba.cancel()
         self._apply_loop_correction(tracker, wait=True)
         config = self._config
+        tracker.match_newest()
         if len(tracker.map.keyframes) >= config.global_ba.first_keyframes:
             if config.final_ba.is_enabled:
                 rounds = config.final_ba.rounds

@@ -1,6 +1,7 @@
 """Tracks of a new keyframe: tracked points, new corners and, where these are few, descriptor matches."""
 
 from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -40,7 +41,9 @@ class KeyframeImages:
     image: Grey
     reader: DepthReader
     detected: Features | None = None
-    """Features with descriptors, once they are detected."""
+    """Features with descriptors, once they are needed."""
+    detection: Future[Features] | None = None
+    """Of these features, by another thread."""
     tracks: dict[int, int] = field(default_factory=dict)
     """Track ids by feature, of the features in tracks."""
     config: OnlineConfig = DEFAULT_ONLINE
@@ -50,9 +53,16 @@ class KeyframeImages:
         """Coarse grid of the depth map."""
         return self.reader.grid()
 
+    def begin_detection(self, executor: Executor) -> None:
+        """Detect features with descriptors in a thread, since it takes longer than all else of a keyframe."""
+        count, config = self.config.descriptors.count, self.config.matching.features
+        self.detection = executor.submit(detect, self.image, self.reader, count, config)
+
     def features(self) -> Features:
-        """Features with descriptors, detected at the first call."""
-        if self.detected is None:
+        """Features with descriptors, detected at the first call unless a thread does so."""
+        if self.detected is None and self.detection is not None:
+            self.detected = self.detection.result()
+        elif self.detected is None:
             self.detected = detect(
                 self.image, self.reader, self.config.descriptors.count, self.config.matching.features
             )

@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import cv2
@@ -72,6 +73,7 @@ class Tracker:
         self.counts = counts
         self.log_scale = log_scale
         self._hurried = False
+        self._executor = ThreadPoolExecutor(1, "features")
         self._recent: deque[KeyframeImages] = deque(maxlen=self._config.tracker.recent)
         self._T: FloatArray | None = T_world_camera
         """Pose of the last frame."""
@@ -113,6 +115,17 @@ class Tracker:
     def newest(self) -> KeyframeImages:
         """Last keyframe with its image."""
         return self._recent[-1]
+
+    @property
+    def matched(self) -> KeyframeImages | None:
+        """The keyframe before it, which has its matches; None if it is the first one."""
+        return self._recent[-2] if len(self._recent) > 1 else None
+
+    def match_newest(self) -> None:
+        """Match the last keyframe with those before it by descriptors, which a thread has detected meanwhile."""
+        if self._recent and self.newest.detection is not None:
+            *earlier, newest = self._recent
+            match_keyframes(newest, earlier, self.map.camera_model, self.map.track_ids)
 
     @property
     def intrinsics(self) -> Intrinsics:
@@ -176,9 +189,11 @@ class Tracker:
         if tracking is not None:
             self._take_tracks(new, tracking)
         config = self._config.descriptors
-        is_lost = len(keyframe.track) < config.min_tracks
-        if config.is_enabled and self._recent and (is_lost or not self._hurried):
-            self._match_descriptors(new, is_lost)
+        if config.is_enabled and not self._hurried:
+            new.begin_detection(self._executor)
+        self.match_newest()
+        if config.is_enabled and self._recent and len(keyframe.track) < config.min_tracks:
+            self._match_lost(new)
         detect_corners(new, self.map.track_ids)
         if keyframe.followed.sum() < self._config.tracker.min_tracks and self.map.keyframes:
             return self._attach(result.index, keyframe.T_world_camera)
@@ -219,14 +234,12 @@ class Tracker:
         keyframe.add_tracks(last.track[row], uv, new.reader.sample(uv))
         keyframe.displacement = tracking.displacement
 
-    def _match_descriptors(self, new: KeyframeImages, is_lost: bool) -> None:
-        """Match a keyframe with the last ones by descriptors; one that is lost gets a pose by PnP."""
-        if is_lost and self._paused:
+    def _match_lost(self, new: KeyframeImages) -> None:
+        """Match a keyframe with few tracks by descriptors, and set its pose by PnP."""
+        if self._paused:
             self._paused -= 1
             return
-        match_keyframes(new, self._recent, self.map.camera_model, self.map.track_ids, is_lost)
-        if not is_lost:
-            return
+        match_keyframes(new, self._recent, self.map.camera_model, self.map.track_ids, is_lost=True)
         pose = pose_from_tracks(
             new.keyframe, [images.keyframe for images in self._recent], self.map.camera_model, self._config.descriptors
         )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from stream_recon.app.slam.online.config import (
     OnlineConfig,
 )
 from stream_recon.app.slam.online.keyframe import common_rows
+from stream_recon.app.slam.online.keyframe_features import KeyframeImages
 from stream_recon.app.slam.online.map import MapState
 from stream_recon.app.slam.online.process import ProcessBackEnd
 from stream_recon.app.sources.preprocess import grey_image
@@ -239,9 +241,13 @@ def test_descriptors_are_matched_less_often_after_failures(monkeypatch: pytest.M
     random = np.random.default_rng(0)
     video.pictures = [random.integers(0, 255, rgb.shape, np.uint8) for rgb in video.pictures]
     asked, match_keyframes = [], tracker.match_keyframes
-    monkeypatch.setattr(
-        tracker, "match_keyframes", lambda *given: (asked.append(given[0].keyframe.number), match_keyframes(*given))
-    )
+
+    def noted(new: KeyframeImages, *given: Any, is_lost: bool = False) -> None:
+        if is_lost:
+            asked.append(new.keyframe.number)
+        match_keyframes(new, *given, is_lost=is_lost)
+
+    monkeypatch.setattr(tracker, "match_keyframes", noted)
     back_end = OnlineBackEnd(prefill=1)
     Heard(video, back_end)
     assert back_end.figures["keyframes"] == 16
