@@ -43,7 +43,7 @@ KINDS: dict[str, list[Case]] = {
     "focal length": [Case(focal=ratio) for ratio in (0.6, 0.8, 1.25, 1.6)],
     "scale of the network": [Case(scale_jump=ratio) for ratio in (0.6, 0.8, 1.3, 1.8)],
     "moving object": [Case(object_share=share, object_texture=3) for share in (0.35, 0.5, 0.65, 0.8)],
-    "moving object, network right": [
+    "moving object and right network": [
         replace(EXACT, object_share=share, object_texture=texture)
         for share, texture in ((0.4, 1.0), (0.5, 4.0), (0.65, 3.0), (0.8, 2.0))
     ],
