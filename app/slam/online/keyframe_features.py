@@ -1,4 +1,4 @@
-"""Tracks of a new keyframe: tracked points, new corners and, where these are few, descriptor matches."""
+"""Tracks of a new keyframe: tracked points, new corners and matches of descriptors."""
 
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future

@@ -118,14 +118,17 @@ class Tracker:
 
     @property
     def matched(self) -> KeyframeImages | None:
-        """The keyframe before it, which has its matches; None if it is the first one."""
+        """The keyframe before the newest, which has its matches; None if there is none."""
         return self._recent[-2] if len(self._recent) > 1 else None
 
     def match_newest(self) -> None:
         """Match the last keyframe with those before it by descriptors, which a thread has detected meanwhile."""
         if self._recent and self.newest.detection is not None:
             *earlier, newest = self._recent
-            match_keyframes(newest, earlier, self.map.camera_model, self.map.track_ids)
+            try:
+                match_keyframes(newest, earlier, self.map.camera_model, self.map.track_ids)
+            except FAILURES:
+                logger.exception("descriptors of keyframe %d failed", newest.keyframe.number)
 
     @property
     def intrinsics(self) -> Intrinsics:
