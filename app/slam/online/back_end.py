@@ -194,9 +194,10 @@ class OnlineBackEnd:
         if tracker is None:
             return []
         self._global_ba.cancel()
+        tracker.match_newest()
+        self._loops.offer(tracker.newest, tracker.map.camera_model)
         self._apply_loop_correction(tracker, wait=True)
         config = self._config
-        tracker.match_newest()
         if len(tracker.map.keyframes) >= config.global_ba.first_keyframes:
             if config.final_ba.is_enabled:
                 rounds = config.final_ba.rounds

@@ -30,7 +30,7 @@ class DescriptorConfig:
     """Descriptors of keyframes, their matches with the last ones, and recovery of lost tracks by them."""
 
     count: int = 600
-    """Features of a keyframe; with 400, the stream's errors are a sixth larger."""
+    """Features of a keyframe; with 400, errors at the end of the stream are a sixth larger."""
     is_enabled: bool = True
     """Whether keyframes are matched by descriptors. Their positions do not drift, as those that KLT follows do."""
     min_tracks: int = 60

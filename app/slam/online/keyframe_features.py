@@ -1,7 +1,6 @@
 """Tracks of a new keyframe: tracked points, new corners and matches of descriptors."""
 
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -41,9 +40,7 @@ class KeyframeImages:
     image: Grey
     reader: DepthReader
     detected: Features | None = None
-    """Features with descriptors, once they are needed."""
-    detection: Future[Features] | None = None
-    """Of these features, by another thread."""
+    """Features with descriptors, once they are detected."""
     tracks: dict[int, int] = field(default_factory=dict)
     """Track ids by feature, of the features in tracks."""
     config: OnlineConfig = DEFAULT_ONLINE
@@ -53,16 +50,9 @@ class KeyframeImages:
         """Coarse grid of the depth map."""
         return self.reader.grid()
 
-    def begin_detection(self, executor: Executor) -> None:
-        """Detect features with descriptors in a thread, since it takes longer than all else of a keyframe."""
-        count, config = self.config.descriptors.count, self.config.matching.features
-        self.detection = executor.submit(detect, self.image, self.reader, count, config)
-
     def features(self) -> Features:
-        """Features with descriptors, detected at the first call unless a thread does so."""
-        if self.detected is None and self.detection is not None:
-            self.detected = self.detection.result()
-        elif self.detected is None:
+        """Features with descriptors, detected at the first call."""
+        if self.detected is None:
             self.detected = detect(
                 self.image, self.reader, self.config.descriptors.count, self.config.matching.features
             )

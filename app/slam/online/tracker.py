@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import cv2
@@ -18,6 +18,7 @@ from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import SolveOptions
 from stream_recon.app.slam.evidence.depth_ratios import measure_edges
 from stream_recon.app.slam.frame_data import DepthReader, Scale, sharpness
+from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
 from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, ScaleEdge, TrackedPoints, common_rows
 from stream_recon.app.slam.online.keyframe_features import (
@@ -74,6 +75,8 @@ class Tracker:
         self.log_scale = log_scale
         self._hurried = False
         self._executor = ThreadPoolExecutor(1, "features")
+        self._detection: Future[Features] | None = None
+        """Of the newest keyframe's features, the longest work on a keyframe; None once it is matched."""
         self._recent: deque[KeyframeImages] = deque(maxlen=self._config.tracker.recent)
         self._T: FloatArray | None = T_world_camera
         """Pose of the last frame."""
@@ -123,12 +126,15 @@ class Tracker:
 
     def match_newest(self) -> None:
         """Match the last keyframe with those before it by descriptors, which a thread has detected meanwhile."""
-        if self._recent and self.newest.detection is not None:
-            *earlier, newest = self._recent
-            try:
-                match_keyframes(newest, earlier, self.map.camera_model, self.map.track_ids)
-            except FAILURES:
-                logger.exception("descriptors of keyframe %d failed", newest.keyframe.number)
+        if self._detection is None:
+            return
+        detection, self._detection = self._detection, None
+        *earlier, newest = self._recent
+        try:
+            detection.result()
+            match_keyframes(newest, earlier, self.map.camera_model, self.map.track_ids)
+        except FAILURES:
+            logger.exception("descriptors of keyframe %d failed", newest.keyframe.number)
 
     @property
     def intrinsics(self) -> Intrinsics:
@@ -192,8 +198,6 @@ class Tracker:
         if tracking is not None:
             self._take_tracks(new, tracking)
         config = self._config.descriptors
-        if config.is_enabled and not self._hurried:
-            new.begin_detection(self._executor)
         self.match_newest()
         if config.is_enabled and self._recent and len(keyframe.track) < config.min_tracks:
             self._match_lost(new)
@@ -206,6 +210,8 @@ class Tracker:
             keyframe.scale_edge = _scale_edge(new, self._recent[-1], self.map.camera_model)
         self._recent.append(new)
         self.map.append(keyframe)
+        if config.is_enabled and not self._hurried:
+            self._detection = self._executor.submit(new.features)
         self.counts.keyframes += 1
         try:
             if self._config.local_ba.is_enabled and (
