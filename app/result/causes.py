@@ -38,7 +38,9 @@ BENT = Cause(
     "the lens bends straight lines, or the pictures were squeezed",
     "Film without a wide-angle lens, use the video as the camera wrote it, or give the camera with --intrinsics",
 )
-EVEN = Cause("two ways to find the path agree", "Use it as it is; a longer video of things with pattern shows more")
+EVEN = Cause(
+    "two ways to find the path nearly agree", "Use it as it is; a longer video of things with pattern shows more"
+)
 DISTORTED = Cause(
     "the lens bends straight lines",
     "Trust path and points rather than depth maps, or film with a lens that keeps lines straight",

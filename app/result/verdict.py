@@ -1,7 +1,6 @@
 """Judgement of a result from all evidence in its ``run.json``: its level, why, and what to do.
 
-Evidence that nothing was fitted to counts most: held-out matches and the agreement of depth. Limits were set on one
-half of a set of results of known error and checked on the other half.
+Evidence that nothing was fitted to counts most: held-out matches and the agreement of depth.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,73 +17,12 @@ from stream_recon.app.result import causes
 from stream_recon.app.result.causes import Cause
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import DENSE, MESH, ONLINE, REFINEMENT, RUN_NAME, SPLATS, VERDICT, section
+from stream_recon.app.result.run_record import DENSE, MESH, REFINEMENT, RUN_NAME, SPLATS, VERDICT, section
+from stream_recon.app.result.verdict_config import DEFAULT_VERDICT, VerdictConfig
 
 Level = Literal["good", "unsure", "doubtful", "failed"]
 """``unsure``: the video does not show enough to check it, and nothing speaks against it."""
 LEVELS: tuple[Level, ...] = ("good", "unsure", "doubtful", "failed")
-
-
-@dataclass(frozen=True)
-class VerdictConfig:
-    """Limits of the evidence, set and checked as the module says, and how it is weighed."""
-
-    focal_parts: int = 6
-    """Parts of a video whose focal lengths are compared."""
-    contradicted: float = 0.65
-    """Share of the image that held-out matches contradict. Nothing has verified these matches, so that right results of
-    hand-held phones have up to 0.6."""
-    depth_disagrees: float = 0.15
-    """Share of the image on whose depth neighbouring keyframes disagree."""
-    depth_error: float = 0.095
-    """Median log error of depth at triangulated points."""
-    difference: float = 0.03
-    """Difference of two ways to find the path, over its length. Right results had at most 0.028. On generated videos
-    it was at most 0.016 where neither of both was better, 0.037 to 0.1 where the map was wrong."""
-    refuted: float = 0.9
-    """Disagreement of matches kept aside with the network that refutes it. With moving things it was at most 0.77."""
-    focal_ratio: float = 1.05
-    """`focal_change` that means a zoom. The network's focal lengths scatter by up to 1.42 where the view changes, but
-    not steadily."""
-    focal_steadiness: float = 0.95
-    """Its steadiness; right results had at most 0.91."""
-    parallax_deg: float = 0.3
-    """Median angle under which points are seen, below which a result is doubtful."""
-    turned_deg: float = 0.8
-    """The same, below which a camera that only turned is the cause of other findings; 0.56 where one did."""
-    lost: float = 0.1
-    """Share of frames that were damaged or blank."""
-    inconsistent: float = 0.15
-    """Share of frames of low tracking quality."""
-    confirmed: float = 0.005
-    """Share of the pixels that stereo confirms; in a right walk through snow it was 0.02."""
-    splats_psnr: float = 13.0
-    """PSNR in dB of held-out images, drawn from splats, below which they show another scene. Right results had 16 to
-    35."""
-    min_keyframes: int = 3
-    """Keyframes that can be checked."""
-    short: int = 12
-    """Keyframes of a short video, which may not tell map and network apart although both are right: of the sample's
-    first 12 and 16 frames, 8 and 10 keyframes, none did."""
-    agrees: float = 0.3
-    """Share of the image that held-out matches may contradict in an unsure result. The sample has 0.14."""
-    spoilt: float = 0.3
-    """Share of dark, blurred or bare pictures from which they are why frames cannot be confirmed."""
-    still: float = 0.8
-    """Share of the pictures in which the camera stands where it began, from which it has not moved."""
-    min_features: int = 200
-    """Features of a keyframe, of 1,000 that are sought, below which there is too little to see."""
-    overlapping: float = 0.5
-    """Share of the pairs of keyframes with matches below which pictures are too far apart."""
-    unconfirmed: float = 0.05
-    """Share of the frames that refinement may leave as they were in a good result; one always may."""
-    failed: int = 2
-    """Number of independent findings from which a result has failed."""
-    max_reasons: int = 2
-    """Findings that a verdict names."""
-
-
-DEFAULT_VERDICT = VerdictConfig()
 
 
 @dataclass(frozen=True)
@@ -168,10 +106,9 @@ def judge(record: Mapping[str, Any], frames: int | None = None, config: VerdictC
     ]
     notes = evidence.notes()
     if not findings:
-        confirmed = f"{evidence.frames - evidence.left():.0f} of {evidence.frames:.0f} frames"
         covered = surface_coverage(record)
         surface = "" if covered is None else f"; the surface covers {covered:.0%} of what was filmed"
-        return Verdict("good", f"{confirmed} were confirmed by points kept aside to check it{surface}{notes}")
+        return Verdict("good", f"{evidence.confirmation}{surface}{notes}")
     first = max(findings, key=lambda finding: (finding.weight, finding.cause.reason != ""))
     if all(finding.is_unsure for finding in findings):
         return Verdict("unsure", first.reason + notes, first.cause.advice + evidence.more_advice)
@@ -273,22 +210,35 @@ class _Evidence:
         if self._stray > self._few:
             yield _Finding(causes.STRAY, f"{self._stray:.0f} of {self.frames:.0f}")
         left = self.left() - self._stray
-        if left > self._few:
-            unconfirmed = _Finding(self._cause, f"{left:.0f} of {self.frames:.0f} frames could not be confirmed")
-            yield self._undecided(contradicted) or unconfirmed
+        if left > self._few and (finding := self._unconfirmed(contradicted, left)):
+            yield finding
         if contradicted >= self._config.contradicted and not self._rejected:
             yield _Finding(self._cause, "points kept aside contradict it")
 
-    def _undecided(self, contradicted: float) -> _Finding | None:
-        """That a path cannot be confirmed which nothing speaks against; None: something does."""
+    @property
+    def confirmation(self) -> str:
+        """What confirms a good result."""
+        left = self.left()
+        if left > self._few:
+            return f"two ways to find the path agree, to {self._path_difference:.1%} of its length"
+        return f"{self.frames - left:.0f} of {self.frames:.0f} frames were confirmed by points kept aside to check it"
+
+    @property
+    def _path_difference(self) -> float | None:
+        return _number(self._refinement, "path_difference")
+
+    def _unconfirmed(self, contradicted: float, left: float) -> _Finding | None:
+        """What frames that are not refined say of a result; None: points kept aside confirm its path all the same."""
+        finding = _Finding(self._cause, f"{left:.0f} of {self.frames:.0f} frames could not be confirmed")
         if contradicted >= self._config.agrees or self.left(FallbackCause.MOVING):
-            return None
+            return finding
         if _count(self._refinement, "keyframes") < self._config.short:
             return _Finding(causes.SHORT, f"{self.frames:.0f} frames are too few", weight=0, is_unsure=True)
-        difference = _number(self._refinement, "path_difference") if self._rejected else None
+        difference = self._path_difference if self._rejected else None
         if difference is None or difference >= self._config.difference:
-            return None
-        return _Finding(causes.EVEN, "points kept aside do not show which is better", weight=0, is_unsure=True)
+            return finding
+        even = _Finding(causes.EVEN, "points kept aside do not show which is better", weight=0, is_unsure=True)
+        return even if difference >= self._config.same else None
 
     def geometry(self) -> Iterator[_Finding]:
         """Depth and parallax of a refinement, and its path next to the network's."""
@@ -310,8 +260,7 @@ class _Evidence:
 
     def changes(self) -> Iterator[_Finding]:
         """Changes of scale that overlapping depth maps show, and of the focal length."""
-        known = self._refinement if self._refinement and not self._rejected else section(self._record, ONLINE)
-        jumps = known.get("scale_jumps")
+        jumps = None if self._rejected else self._refinement.get("scale_jumps")
         tables = [each for each in jumps if isinstance(each, dict)] if isinstance(jumps, list) else []
         values = [(_number(each, "frame"), _number(each, "factor")) for each in tables]
         valid = [(frame, factor) for frame, factor in values if frame is not None and factor]
@@ -332,9 +281,14 @@ class _Evidence:
         """
         if self._refinement.get("decided_by_matches") is True:
             return True
-        for kind in ("disagreement", "line_disagreement"):
+        config, half = self._config, 0.5
+        for kind, least, explained in (
+            ("disagreement", config.refuted, half),
+            ("line_disagreement", config.refuted, half),
+            ("line_disagreement", config.contradicted, config.explained),
+        ):
             before, after = (_number(self._refinement, f"{kind}{name}") for name in ("_before", ""))
-            if before is not None and after is not None and before >= self._config.refuted and after <= before / 2:
+            if before is not None and after is not None and before >= least and after <= explained * before:
                 return True
         return False
 

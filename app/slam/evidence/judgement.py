@@ -67,6 +67,9 @@ class JudgeConfig:
     """Keyframes whose evidence counts as one sample, since they share pairs."""
     broken: float = 0.15
     """Difference of held-out errors of neighbours from which the map is broken between them."""
+    explains: float = 0.5
+    """Held-out error of neighbours below which the network explains them: it is no evidence beyond, as in a blurred
+    turn, where most matches are wrong."""
     broken_depth: float = 0.5
     """Ratio of depth agreement to the network's below which the map is broken between keyframes matched across; where
     few matches tie them, least agreement."""
@@ -319,7 +322,8 @@ def beyond_breaks(
     breaks = (np.cumsum(across)[:-1] > 0) & (after < config.broken_depth * np.where(loose, 1.0, before))
     for k in range(len(after)):
         if (k, k + 1) in mapped.pairs:
-            breaks[k] |= mapped.pairs[k, k + 1].mean() - network.pairs[k, k + 1].mean() > config.broken
+            ours, theirs = (float(error.pairs[k, k + 1].mean()) for error in (mapped, network))
+            breaks[k] |= theirs < config.explains and ours - theirs > config.broken
     part = np.concatenate([[0], np.cumsum(breaks)])
     # By kind of pair, since fewer matches are explained between distant keyframes than between neighbours.
     near = max((j - i for i, j in mapped.pairs), default=1)

@@ -82,8 +82,10 @@ class Attempt:
             return True
         step = max(len(data.keyframes) // config.tested_turns, 1)
         near = {pair: m for pair, m in near.items() if pair[0] % step == 0}
-        errors = rotation_errors_deg(self.fit.scene.T_world_camera, data.features, self.fit.scene.camera_model, near)
-        return bool(len(errors)) and float(np.median(errors)) > config.wrong_turn_deg
+        camera_model = self.fit.scene.camera_model
+        errors = rotation_errors_deg(self.fit.scene.T_world_camera, data.features, camera_model, near)
+        limit_deg = max(config.wrong_turn_deg, float(np.degrees(config.wrong_turn_px / camera_model.focal)))
+        return bool(len(errors)) and float(np.median(errors)) > limit_deg
 
     @property
     def invites_another(self) -> bool:

@@ -28,6 +28,9 @@ class RefineConfig:
     wrong_turn_deg: float = 1.5
     """Median error of the rotations between neighbours, by two-view geometry, from which the network's poses are
     wrong."""
+    wrong_turn_px: float = 10.0
+    """The same in pixels, since small images tell turns less well: in one of 320 pixels a pixel is 0.3 degrees, and
+    right paths had up to 2."""
     tested_turns: int = 60
     """Neighbours whose rotation is tested; bounds the time."""
     tied_neighbours: float = 0.5

@@ -57,6 +57,8 @@ class StartConfig:
     """Scale of a loss, in sigmas, that is squared for all errors that occur."""
     min_depths: int = 10
     """Least number of points of a keyframe from which its depth scale is taken."""
+    min_shared: int = 12
+    """Least number of points that tie a keyframe to others that see them."""
     adjustment: AdjustmentConfig = ADJUSTMENT
     hierarchy: HierarchyConfig = HIERARCHY
     distortion: DistortionConfig = DISTORTION
@@ -212,7 +214,7 @@ class Initializer:
         fit = own._adjusted("matches", robust_ba.retriangulated(start), motions.take(free), AFTER_SFM_ROUNDS, priors)
         tied = registered.copy()
         tied[[k for pair in edges for k in pair]] = True
-        return replace(fit, untied=~tied)
+        return replace(fit, untied=~tied_by_points(fit.fit.observations, tied, self.config.min_shared))
 
     def _priors(self, camera_model: CameraModel, log_depth_scale_sigma: float) -> Priors:
         return robust_ba.first_pass_priors(
@@ -307,6 +309,16 @@ def solve_fixed(
     fit = robust_ba.solve(robust_ba.retriangulated(start), None, rounds, priors, options)
     log_scale = np.log(keyframe_depth_scales(fit, count))
     return replace(fit, scene=replace(fit.scene, log_depth_scale=log_scale))
+
+
+def tied_by_points(observations: Observations, tied: Mask, least: int) -> Mask:
+    """Mask [N] of tied keyframes with those that see ``least`` of their points, and those that see these, and so on."""
+    while True:
+        is_seen = np.isin(observations.point, observations.point[tied[observations.camera]])
+        more = tied | (np.bincount(observations.camera[is_seen], minlength=len(tied)) >= least)
+        if (more == tied).all():
+            return tied
+        tied = more
 
 
 def _part(held_out: camera_model_selection.Held, count: int, config: StartConfig) -> NDArray[np.intp]:

@@ -73,8 +73,6 @@ class OnlineBackEnd:
         """As of the last global adjustment or loop correction. Replaced, never changed."""
         self._earlier_loops = self.sparse.loops
         self._counts = TrackerCounts()
-        self._scale_jumps: list[tuple[int, float]] = []
-        """Frames and factors, of finished segments."""
         self._clock = clock
         self._least_delay = np.inf
 
@@ -89,15 +87,11 @@ class OnlineBackEnd:
 
     @property
     def status_line(self) -> str:
-        """Figures for the user: tracks and their error, loops, skipped adjustments and jumps of scale."""
+        """Figures for the user: tracks and their error, loops and skipped adjustments."""
         counts, parts = self._counts, []
         if counts.error_px is not None:
             parts.append(f"{counts.tracks} tracks, error {counts.error_px:.2f} px")
-        for count, name in (
-            (len(self.sparse.loops), "loops"),
-            (self._skipped, "adjustments skipped"),
-            (len(self._scale_jumps), "changes of scale"),
-        ):
+        for count, name in ((len(self.sparse.loops), "loops"), (self._skipped, "adjustments skipped")):
             if count:
                 parts.append(f"{count} {name}")
         return ", ".join(parts)
@@ -112,7 +106,6 @@ class OnlineBackEnd:
             "reprojection_px": None if counts.error_px is None else round(counts.error_px, 4),
             "loops": len(self.sparse.loops),
             "adjustments_skipped": self._skipped,
-            "scale_jumps": [{"frame": frame, "factor": round(factor, 3)} for frame, factor in self._scale_jumps],
         }
 
     @property
@@ -204,7 +197,6 @@ class OnlineBackEnd:
                 self._global_ba.start(tracker.map.active, tracker.map.camera_model, tracker.map.fixed, rounds)
                 self._apply_global_ba(tracker, wait=True)
             tracker.map.refine_attached(tracker.map.active)
-        self._scale_jumps = self._scale_jumps + tracker.map.scale_jumps()
         return self._output(tracker)
 
     def _apply_global_ba(self, tracker: Tracker, *, wait: bool = False) -> None:

@@ -127,11 +127,6 @@ class MapConfig:
     """Inactive keyframes in a global adjustment: those with most loop tracks in common."""
     refines_attached: bool = True
     """Whether poses of frames between keyframes are refined by the map's later points."""
-    min_jump: float = 0.1
-    """Relative change of scale between keyframes that counts as a jump; smaller ones are within the error of depth
-    maps."""
-    min_sigmas: float = 2.0
-    """Standard deviations from which the scales of two depth maps differ."""
     max_scale_ratio: float = 2.0
     """Deviation of the ratio of paths from the ratio of depths, in either direction."""
 

@@ -21,14 +21,6 @@ class TrackedPoints:
     T_network: FloatArray  # [4, 4], the frame's pose in the network's world
 
 
-@dataclass(frozen=True)
-class ScaleEdge:
-    """Log scale of a keyframe's depth map less that of the last keyframe, by what both maps see."""
-
-    difference: float
-    sigma: float
-
-
 @dataclass(slots=True)
 class AttachedFrame:
     """Frame with a pose relative to a keyframe: the keyframe itself or one of those before the next keyframe."""
@@ -73,8 +65,6 @@ class Keyframe:
     """Image displacement since the last keyframe, as a share of the longer side; 1 if unknown."""
     loop_tracks: NDArray[np.int64] = field(default_factory=lambda: NO_TRACKS)
     """Tracks shared across a loop, ascending."""
-    scale_edge: ScaleEdge | None = None
-    """None where the depth maps do not overlap."""
     kept_median_depth: float = 1.0
     """`median_depth_network` when the tracks were dropped."""
     config: MapConfig = DEFAULT_ONLINE.map

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import cv2
 import numpy as np
@@ -12,9 +11,9 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.pose_only import pose_only_ba
 from stream_recon.app.slam.ba.problem import FloatArray
-from stream_recon.app.slam.frame_data import DepthGrid, DepthReader, reproject
+from stream_recon.app.slam.frame_data import DepthReader, reproject
 from stream_recon.app.slam.matching.config import DescriptorMatchConfig
-from stream_recon.app.slam.matching.features import NO_DESCRIPTORS, Features, detect, select_evenly
+from stream_recon.app.slam.matching.features import Features, detect, select_evenly
 from stream_recon.app.slam.matching.matching import Matches, match, verify
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, DescriptorConfig, OnlineConfig
 from stream_recon.app.slam.online.keyframe import Keyframe, common_rows
@@ -44,11 +43,6 @@ class KeyframeImages:
     tracks: dict[int, int] = field(default_factory=dict)
     """Track ids by feature, of the features in tracks."""
     config: OnlineConfig = DEFAULT_ONLINE
-
-    @cached_property
-    def grid(self) -> DepthGrid:
-        """Coarse grid of the depth map."""
-        return self.reader.grid()
 
     def features(self) -> Features:
         """Features with descriptors, detected at the first call."""
@@ -97,21 +91,6 @@ def detect_corners(new: KeyframeImages, track_ids: TrackIds) -> None:
     uv = corners.reshape(-1, 2).astype(np.float32) + np.float32(0.5)
     uv = uv[select_evenly(uv, (width, height), need, new.config.matching.features.cells)]
     keyframe.add_tracks(track_ids.allocate(len(uv)), uv, new.reader.sample(uv))
-
-
-def consistent_tracks(
-    first: Keyframe,
-    second_uv: NDArray[np.float32],
-    row: NDArray[np.intp],
-    config: DescriptorMatchConfig = DEFAULT_ONLINE.matching.descriptors,
-) -> NDArray[np.bool_]:
-    """Mask [P] of the tracks ``row`` [P], found at ``second_uv``, that one motion explains; all if there is none."""
-    a, b = (Features(uv, NO_DESCRIPTORS, np.zeros(len(uv), np.float32)) for uv in (first.uv[row], second_uv))
-    rows = np.arange(len(row), dtype=np.int32)
-    consistent = verify(a, b, np.stack([rows, rows], axis=1), config.min_guided, config)
-    if not len(consistent):
-        return np.ones(len(row), bool)
-    return np.asarray(np.isin(rows, consistent[:, 0]))
 
 
 def match_keyframes(

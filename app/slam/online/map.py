@@ -84,19 +84,6 @@ class Map:
         xyz = np.concatenate([keyframe.points(self.camera_model)[np.isfinite(keyframe.z)] for keyframe in active])
         return np.asarray(xyz[np.unique(track, return_index=True)[1]], np.float32)
 
-    def scale_jumps(self) -> list[tuple[int, float]]:
-        """Source frames at which depth maps of neighbours contradict the map's scale, and by which factor."""
-        jumps = []
-        for keyframe in self.keyframes[1:]:
-            last = self.keyframes[keyframe.number - 1]
-            edge = keyframe.scale_edge
-            if edge is None:
-                continue
-            change = keyframe.log_scale - last.log_scale - edge.difference
-            if abs(change) > max(np.log1p(self._config.map.min_jump), self._config.map.min_sigmas * edge.sigma):
-                jumps.append((keyframe.attached[0].index, float(np.exp(change))))
-        return jumps
-
     def refine_attached(self, keyframes: Sequence[Keyframe]) -> None:
         """Refine the poses of attached frames by the present points."""
         if not self._config.map.refines_attached:

@@ -16,14 +16,12 @@ from stream_recon.app.core.types import FrameResult, Intrinsics
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import SolveOptions
-from stream_recon.app.slam.evidence.depth_ratios import measure_edges
 from stream_recon.app.slam.frame_data import DepthReader, Scale, sharpness
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
-from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, ScaleEdge, TrackedPoints, common_rows
+from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, TrackedPoints, common_rows
 from stream_recon.app.slam.online.keyframe_features import (
     KeyframeImages,
-    consistent_tracks,
     detect_corners,
     match_keyframes,
     pose_from_tracks,
@@ -206,8 +204,6 @@ class Tracker:
             return self._attach(result.index, keyframe.T_world_camera)
         earlier = [images.keyframe for images in self._recent]
         _take_points(keyframe, earlier, self.map.camera_model, self._config.tracker.point_px)
-        if self._recent:
-            keyframe.scale_edge = _scale_edge(new, self._recent[-1], self.map.camera_model)
         self._recent.append(new)
         self.map.append(keyframe)
         if config.is_enabled and not self._hurried:
@@ -237,8 +233,7 @@ class Tracker:
             return
         last, keyframe = self.map.keyframes[-1], new.keyframe
         keyframe.attached[0].covariance = tracking.covariance
-        kept = consistent_tracks(last, tracking.uv, tracking.row, self._config.matching.descriptors)
-        kept &= tracking.distance < 2 * self._config.resectioning.agreeing_px
+        kept = tracking.distance < 2 * self._config.resectioning.agreeing_px
         row, uv = tracking.row[kept], tracking.uv[kept]
         keyframe.add_tracks(last.track[row], uv, new.reader.sample(uv))
         keyframe.displacement = tracking.displacement
@@ -285,18 +280,6 @@ class Tracker:
             return True
         self._sharpness.append(value)
         return False
-
-
-def _scale_edge(new: KeyframeImages, last: KeyframeImages, camera_model: CameraModel) -> ScaleEdge | None:
-    """Edge of a new keyframe to the last one; None where their depth maps do not overlap."""
-    T = np.array([images.keyframe.T_world_camera for images in (last, new)])
-    log_scale = np.array([images.keyframe.log_scale for images in (last, new)])
-    measured = measure_edges(camera_model, T, [last.grid, new.grid], log_scale, [(0, 1)])
-    if not len(measured.first):
-        return None
-    difference, sigma = float(log_scale[1] - log_scale[0] + measured.log_ratio[0]), float(measured.sigma[0])
-    # Small differences are errors of single depth maps.
-    return ScaleEdge(difference if abs(difference) > new.config.map.min_sigmas * sigma else 0.0, sigma)
 
 
 def _take_points(new: Keyframe, earlier: Sequence[Keyframe], camera_model: CameraModel, max_px: float) -> None:

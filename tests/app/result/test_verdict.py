@@ -127,7 +127,7 @@ def left(cause: str | None = None, count: int = 37) -> list[dict[str, Any]]:
 
 
 UNDECIDED: dict[str, Any] = {
-    "reprojection_px": None, "disagreement_before": 0.14, "disagreement": 0.14, "path_difference": 0.004,
+    "reprojection_px": None, "disagreement_before": 0.14, "disagreement": 0.14, "path_difference": 0.02,
     "fallback_segments": left(count=60),
 }  # fmt: skip
 """A map that is not proved better than the network, and nothing speaks against either."""
@@ -203,6 +203,15 @@ def test_what_speaks_against_an_undecided_result_makes_it_doubtful(keyframes: in
         assert judge(refined(**{**undecided, **against})).level in ("doubtful", "failed"), against
 
 
+def test_two_paths_that_agree_confirm_a_result_that_is_not_refined() -> None:
+    same = {**UNDECIDED, "path_difference": 0.004}
+    verdict = judge(refined(**same))
+    assert (verdict.level, verdict.advice) == ("good", "")
+    assert verdict.reason == "two ways to find the path agree, to 0.4% of its length"
+    assert judge(refined(**{**same, "disagreement_before": 0.35})).level == "doubtful"
+    assert judge(refined(**same, keyframes=8)).level == "unsure"
+
+
 def test_two_paths_that_differ_are_doubtful() -> None:
     for difference in (0.05, None):
         assert judge(refined(**{**UNDECIDED, "path_difference": difference})).level == "doubtful"
@@ -232,6 +241,14 @@ def test_the_networks_path_is_no_evidence_where_matches_refuted_it() -> None:
     assert judge(refined(network_difference=0.2, decided_by_matches=True)).level == "good"
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "level"), [(0.87, 0.16, "good"), (0.87, 0.31, "doubtful"), (0.4, 0.1, "doubtful")]
+)
+def test_epipolar_lines_refute_a_network_whose_path_they_hardly_fit(before: float, after: float, level: str) -> None:
+    lines = {"line_disagreement_before": before, "line_disagreement": after}
+    assert judge(refined(network_difference=0.05, **lines)).level == level
+
+
 def test_depth_of_a_network_that_lines_refute_is_no_evidence() -> None:
     lines = {"line_disagreement_before": 0.98, "line_disagreement": 0.4}
     photographs = refined(disagreement_before=0.99, disagreement=0.7, network_difference=0.2)
@@ -244,10 +261,8 @@ def test_a_change_of_scale_is_named_with_its_frame() -> None:
     jumps = [{"frame": 12, "factor": 1.12}, {"frame": 33, "factor": 0.57}]
     verdict = judge(refined(scale_jumps=jumps))
     assert verdict.level == "doubtful" and "0.57 at frame 33" in verdict.reason
-    # Of the online map only where no refinement replaced it.
-    online = {"online_mapping": {"scale_jumps": jumps}}
-    assert judge({**refined(), **online}).level == "good"
-    assert "0.57 at frame 33" in judge({**refined(reprojection_px=None), **online}).reason
+    # A map that is not kept says nothing of the path.
+    assert "0.57" not in judge(refined(scale_jumps=jumps, reprojection_px=None)).reason
 
 
 def test_cuts_zoom_losses_and_inconsistent_frames_are_doubtful_at_least() -> None:

@@ -269,6 +269,15 @@ def test_depth_that_agrees_with_neither_is_no_break() -> None:
     assert not beyond_breaks(evidence, evidence, (before, after), TIES).any()
 
 
+@pytest.mark.parametrize(("theirs", "breaks"), [(0.3, True), (0.6, False)])
+def test_matches_break_a_map_where_the_network_explains_them(theirs: float, breaks: bool) -> None:
+    network, agreement = halves(0.9)
+    mapped, _ = halves(0.9)
+    network.pairs[4, 5][:], mapped.pairs[4, 5][:] = theirs, theirs + 0.3
+    ties = {**TIES, (4, 5): (20, 60)}
+    assert beyond_breaks(mapped, network, agreement, ties).any() == breaks
+
+
 def test_nothing_breaks_where_nothing_was_matched() -> None:
     evidence, agreement = halves(0.4)
     untied = {**TIES, (3, 4): (20, 60), (6, 7): (20, 60)}

@@ -11,16 +11,8 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.slam.ba.robust_ba import SolveOptions
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, KNOWN_POSES, MapConfig
-from stream_recon.app.slam.online.keyframe import (
-    NO_TRACKS,
-    AttachedFrame,
-    Keyframe,
-    ScaleEdge,
-    TrackedPoints,
-    common_rows,
-)
+from stream_recon.app.slam.online.keyframe import NO_TRACKS, AttachedFrame, Keyframe, TrackedPoints, common_rows
 from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
-from stream_recon.app.slam.online.map import Map
 from stream_recon.app.slam.online.resectioning import combined_pose, refine_attached_pose
 from tests.app.slam.room import pose
 
@@ -150,20 +142,6 @@ def test_fusion_weights_poses_by_information(firm: bool) -> None:
     T, guess = pose((0, 0, 0), 0), pose((0.1, 0, 0), 0.01)
     found = combined_pose(T, np.eye(6) * (1e8 if firm else 1e-3), guess, 0.1)
     assert np.allclose(found, T if firm else guess, atol=1e-3)
-
-
-def test_a_scale_that_depth_maps_contradict_is_a_jump() -> None:
-    found = Map(LENS)
-    for number, log_scale in enumerate((0.0, 0.05, 0.45, 0.47)):
-        one = keyframe(number, pose((0.2 * number, 0, 0), 0))
-        one.log_scale, one.attached[0].index = log_scale, 10 * number
-        one.scale_edge = ScaleEdge(0.02, 0.05) if number else None
-        found.keyframes.append(one)
-    ((frame, factor),) = found.scale_jumps()
-    assert frame == 20 and np.isclose(factor, np.exp(0.38))
-    # The network's own depth scale changes there, as the map's does.
-    found.keyframes[2].scale_edge = ScaleEdge(0.4, 0.05)
-    assert not found.scale_jumps()
 
 
 def test_both_ends_of_a_loop_keep_the_same_tracks_up_to_a_limit() -> None:
