@@ -53,6 +53,10 @@ class QueryConfig:
     """Agreeing matches from which no more keyframes are matched."""
     more_candidates: int = 24
     """Similar keyframes, neighbours too, that an image with fewer agreeing matches is matched with in all."""
+    learned: int = 4
+    """Keyframes that an image which SIFT does not recognize is matched with by learned features."""
+    compared: int = 100
+    """Keyframes from which these are chosen; bounds time and memory."""
     own_share: float = 0.85
     """Share of the matches that agree with a pose of the map's own camera, from which no other camera is tried."""
     fovs_deg: tuple[float, ...] = (25.0, 35.0, 45.0, 55.0, 65.0, 78.0, 95.0)

@@ -18,6 +18,7 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.localization.build import TrackedDepth, camera_model_of, features_of
 from stream_recon.app.localization.config import DEFAULT_LOCALIZATION, LocalizationConfig, QueryConfig
+from stream_recon.app.localization.learned import LearnedFrames
 from stream_recon.app.localization.pose import (
     Correspondences,
     PoseFit,
@@ -107,9 +108,10 @@ class LocalizationMap:
         content: FeatureMap,
         cameras: Sequence[FrameCamera],
         tracked: TrackedDepth,
+        learned: LearnedFrames,
         config: LocalizationConfig = DEFAULT_LOCALIZATION,
     ) -> None:
-        self.config = config
+        self.config, self._learned = config, learned
         self._content, self._tracked = content, tracked
         self._cameras = {camera.index: camera for camera in cameras}
         self._words = content.words.astype(np.float32)
@@ -130,7 +132,7 @@ class LocalizationMap:
         width = max(camera.source_size[0] for camera in result.cameras)
         size = (int(content.size[0]), int(content.size[1]))
         tracked = TrackedDepth(read_tracks(folder), Scale(size[0] / width, size), config.map)
-        return cls(content, result.cameras, tracked, config)
+        return cls(content, result.cameras, tracked, LearnedFrames(result, config), config)
 
     def __len__(self) -> int:
         """Number of keyframes."""
@@ -146,47 +148,63 @@ class LocalizationMap:
         """Pose of a working image of ``scale``, and the points it shows; ``known``: its camera in its pixels."""
         config = self.config.image
         features = detect(grey, None)
-        if len(features) < config.min_inliers:
-            return NotLocalized("the image has too little texture")
-        own = self._own_camera_model(scale)
-        matches, start = self._first_matches(features, known, own, scale)
+        located: LocatedImage | NotLocalized = NotLocalized("the image has too little texture")
+        if len(features) >= config.min_inliers:
+            located = self._located(*self._first_matches(features, known, scale), features, known, scale)
+        if isinstance(located, LocatedImage) or self._learned.matcher is None:
+            return located
+        # SIFT says little of how similar they are: it has not found the place.
+        frames = {row: int(self._content.frame[row]) for row in self._similar(features, config.compared, 1)}
+        matches = self._learned.matches(grey, frames, config.learned)
+        other = self._located(matches, self._first_pose(matches, known, scale), None, known, scale)
+        return other if isinstance(other, LocatedImage) else located
+
+    def _located(
+        self,
+        matches: Correspondences,
+        start: PoseStart | None,
+        features: Features | None,
+        known: CameraModel | None,
+        scale: Scale,
+    ) -> LocatedImage | NotLocalized:
+        """Pose of an image from its unguided matches and the pose by them, with guided ones of ``features``."""
+        config = self.config.image
         if start is None:
             return NotLocalized("no pose agrees with its matches")
         matched = matches.take(start.inliers)
         support, tried = len(np.unique(matched.feature)), len(np.unique(matches.feature))
-        is_spread = _cells(features.uv[matched.feature], scale.size) >= config.min_cells
+        is_spread = _cells(matched.uv, scale.size) >= config.min_cells
         if support < max(config.min_inliers, config.min_share * tried) or not is_spread:
             return NotLocalized(f"{support} of {tried} matches agree with one pose")
-        fit, focal_sigma = self._first_fit(matched, start, known, own)
-        matched, fit = self._guided(features, matched, fit, focal_sigma, scale)
+        fit, focal_sigma = self._first_fit(matched, start, known, scale)
+        if features is not None:
+            matched, fit = self._guided(features, matched, fit, focal_sigma, scale)
         matched = matched.take(fit.inliers)
         located = LocatedImage(fit, matched, self._frames_of(matched))
         reason = located.why_uncertain(config)
         return NotLocalized(reason) if reason else located
 
     def _first_matches(
-        self, features: Features, known: CameraModel | None, own: CameraModel, scale: Scale
+        self, features: Features, known: CameraModel | None, scale: Scale
     ) -> tuple[Correspondences, PoseStart | None]:
         """Unguided matches with similar keyframes, with more of them where few agree, and the pose by them."""
         config = self.config.image
         rows = self._similar(features, config.candidates, config.spacing)
         matches = self._matched(features, rows)
-        start = self._first_pose(matches, known, own, scale)
+        start = self._first_pose(matches, known, scale)
         if start is None or len(np.unique(matches.feature[start.inliers])) < config.clear:
             more = [row for row in self._similar(features, config.more_candidates, 1) if row not in rows]
             if more:
                 matches = matches.with_more(self._matched(features, more))
-                start = self._first_pose(matches, known, own, scale)
+                start = self._first_pose(matches, known, scale)
         return matches, start
 
-    def _first_pose(
-        self, matches: Correspondences, known: CameraModel | None, own: CameraModel, scale: Scale
-    ) -> PoseStart | None:
+    def _first_pose(self, matches: Correspondences, known: CameraModel | None, scale: Scale) -> PoseStart | None:
         """The pose that most matches agree with, of the known camera, the map's own, or one of usual fields of view."""
         config, pose = self.config.image, self.config.pose
         if known is not None:
             return ransac_pose(matches, [known], config=pose)
-        start = ransac_pose(matches, [own], config=pose)
+        start = ransac_pose(matches, [self._own_camera_model(scale)], config=pose)
         if start is not None and len(start.inliers) >= config.own_share * len(matches):
             return start
         cameras = _cameras_of_fields(config.fovs_deg, scale)
@@ -194,10 +212,10 @@ class LocalizationMap:
         return other if start is None or (other is not None and len(other.inliers) > len(start.inliers)) else start
 
     def _first_fit(
-        self, matched: Correspondences, start: PoseStart, known: CameraModel | None, own: CameraModel
+        self, matched: Correspondences, start: PoseStart, known: CameraModel | None, scale: Scale
     ) -> tuple[PoseFit, float | None]:
         """The fitted pose, and the prior of its focal length; None: it is known."""
-        config, pose = self.config.image, self.config.pose
+        config, pose, own = self.config.image, self.config.pose, self._own_camera_model(scale)
         sigma = None if known is not None else config.focal_sigma
         fit = fit_pose(matched, start.T_world_camera, start.camera_model, sigma, pose)
         if known is None and abs(np.log(fit.camera_model.focal / own.focal)) < 2 * fit.focal_sigma:

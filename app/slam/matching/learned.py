@@ -78,7 +78,7 @@ class LearnedMatcher:
 
     def match(self, first: LearnedPoints, second: LearnedPoints) -> Matches:
         """Matches that geometry has not verified."""
-        if min(len(first.uv), len(second.uv)) < 2 or self._mutual(first, second) < self._config.min_mutual:
+        if min(len(first.uv), len(second.uv)) < 2 or self.mutual(first, second) < self._config.min_mutual:
             return NO_MATCHES
         data: dict[str, Any] = {}
         for number, points in enumerate((first, second)):
@@ -89,7 +89,7 @@ class LearnedMatcher:
             matches = self._matcher(data, self._config.min_confidence)["matches"][0].cpu().numpy()
         return np.asarray(matches, np.int32)
 
-    def _mutual(self, first: LearnedPoints, second: LearnedPoints) -> int:
+    def mutual(self, first: LearnedPoints, second: LearnedPoints) -> int:
         """Number of mutual nearest neighbours."""
         cosine = first.descriptors @ second.descriptors.T
         best, rows = cosine.argmax(axis=1), np.arange(len(cosine))
