@@ -108,8 +108,8 @@ class LocalizationMap:
         content: FeatureMap,
         cameras: Sequence[FrameCamera],
         tracked: TrackedDepth,
-        learned: LearnedFrames,
         config: LocalizationConfig = DEFAULT_LOCALIZATION,
+        learned: LearnedFrames | None = None,
     ) -> None:
         self.config, self._learned = config, learned
         self._content, self._tracked = content, tracked
@@ -132,7 +132,7 @@ class LocalizationMap:
         width = max(camera.source_size[0] for camera in result.cameras)
         size = (int(content.size[0]), int(content.size[1]))
         tracked = TrackedDepth(read_tracks(folder), Scale(size[0] / width, size), config.map)
-        return cls(content, result.cameras, tracked, LearnedFrames(result, config), config)
+        return cls(content, result.cameras, tracked, config, LearnedFrames(result, config))
 
     def __len__(self) -> int:
         """Number of keyframes."""
@@ -151,7 +151,7 @@ class LocalizationMap:
         located: LocatedImage | NotLocalized = NotLocalized("the image has too little texture")
         if len(features) >= config.min_inliers:
             located = self._located(*self._first_matches(features, known, scale), features, known, scale)
-        if isinstance(located, LocatedImage) or self._learned.matcher is None:
+        if isinstance(located, LocatedImage) or self._learned is None or self._learned.matcher is None:
             return located
         # SIFT says little of how similar they are: it has not found the place.
         frames = {row: int(self._content.frame[row]) for row in self._similar(features, config.compared, 1)}

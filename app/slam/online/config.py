@@ -96,8 +96,6 @@ class ResectioningConfig:
     """Reprojection error, in sigmas, up to which a point agrees."""
     losses: LossSchedule = field(default=LossSchedule((10.0, 3.0, 1.0), 8, 1e-3))
     """Loss scales from a predicted pose."""
-    last_loss: LossSchedule = field(default=LossSchedule((1.0,), 8, 1e-3))
-    """Loss scale from a pose that is already fitted."""
     guessed_sigma: float = 1 / 120
     """Share of the longer side; of points that have only the network's depth."""
     dependent: float = 10.0
@@ -125,8 +123,6 @@ class MapConfig:
     """Loop tracks that a keyframe keeps when it drops the others; enough to constrain its pose."""
     max_fixed: int = 40
     """Inactive keyframes in a global adjustment: those with most loop tracks in common."""
-    refines_attached: bool = True
-    """Whether poses of frames between keyframes are refined by the map's later points."""
     max_scale_ratio: float = 2.0
     """Deviation of the ratio of paths from the ratio of depths, in either direction."""
 

@@ -13,7 +13,7 @@ from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import project_world
 from stream_recon.app.slam.matching.matching import track_klt
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig, ResectioningConfig
-from stream_recon.app.slam.online.keyframe import Keyframe, TrackedPoints
+from stream_recon.app.slam.online.keyframe import Keyframe
 from stream_recon.app.slam.online.keyframe_features import KeyframeImages
 
 Grey = NDArray[np.uint8]
@@ -92,32 +92,6 @@ def track_frame(
     residuals = np.nan_to_num(project_world(camera_model, T, points[row]) - uv, nan=np.inf)
     distance = np.linalg.norm(residuals, axis=1) / sigma
     return TrackingResult(T, row, uv, distance, attempted, displacement, covariance, config)
-
-
-def refine_attached_pose(
-    keyframe: Keyframe,
-    tracked: TrackedPoints,
-    T_keyframe_frame: FloatArray,
-    scale_ratio: float,
-    camera_model: CameraModel,
-    online: OnlineConfig = DEFAULT_ONLINE,
-) -> FloatArray:
-    """Pose [4, 4] of a frame relative to its keyframe, by the keyframe's present points, near a given one.
-
-    ``scale_ratio``: camera path in the map per path in the network's world.
-    """
-    config, row = online.resectioning, tracked.row
-    points = keyframe.points(camera_model)[row]
-    used = np.flatnonzero(np.isfinite(points[:, 0]))
-    sigma = _sigma(keyframe, row[used], config.guessed_sigma * camera_model.longer_side)
-    start = keyframe.T_world_camera @ T_keyframe_frame
-    uv = tracked.uv[used].astype(np.float64)
-    estimate = pose_only_ba(start, points[used], uv, sigma, camera_model, config.last_loss)
-    agrees = estimate.distances < config.agreeing_px * sigma
-    if agrees.sum() < max(config.min_points, config.min_agreeing * len(used)):
-        return T_keyframe_frame
-    T, _ = _with_network_motion(keyframe, estimate, tracked.T_network, scale_ratio, keyframe.median_depth, config)
-    return np.asarray(invert_pose(keyframe.T_world_camera) @ T) if np.isfinite(T).all() else T_keyframe_frame
 
 
 def _with_network_motion(

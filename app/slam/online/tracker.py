@@ -19,7 +19,7 @@ from stream_recon.app.slam.ba.robust_ba import SolveOptions
 from stream_recon.app.slam.frame_data import DepthReader, Scale, sharpness
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
-from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, TrackedPoints, common_rows
+from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, common_rows
 from stream_recon.app.slam.online.keyframe_features import (
     KeyframeImages,
     detect_corners,
@@ -176,17 +176,14 @@ class Tracker:
         config = self._config.tracker
         near = tracking.good and tracking.displacement < config.keyframe_step
         if near and len(tracking.row) >= config.min_tracked * tracking.attempted:
-            tracked = TrackedPoints(tracking.row, tracking.uv, prior.T_network)
-            return self._attach(result.index, T, tracked, tracking.covariance)
+            return self._attach(result.index, T, tracking.covariance)
         return self._insert(result, image, T, tracking)
 
-    def _attach(
-        self, index: int, T: FloatArray, tracked: TrackedPoints | None = None, covariance: FloatArray | None = None
-    ) -> FloatArray:
+    def _attach(self, index: int, T: FloatArray, covariance: FloatArray | None = None) -> FloatArray:
         """Attach a frame with pose ``T`` to the last keyframe."""
         last = self.map.keyframes[-1]
         relative = np.asarray(invert_pose(last.T_world_camera) @ T)
-        last.attached.append(AttachedFrame(index, relative, last.log_scale, None, tracked, covariance))
+        last.attached.append(AttachedFrame(index, relative, last.log_scale, None, covariance))
         return T
 
     def _insert(self, result: FrameResult, image: Grey, T: FloatArray, tracking: TrackingResult | None) -> FloatArray:

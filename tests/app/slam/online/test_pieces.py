@@ -1,6 +1,5 @@
 """Parts of the online back end."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,9 +10,9 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.slam.ba.robust_ba import SolveOptions
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, KNOWN_POSES, MapConfig
-from stream_recon.app.slam.online.keyframe import NO_TRACKS, AttachedFrame, Keyframe, TrackedPoints, common_rows
+from stream_recon.app.slam.online.keyframe import NO_TRACKS, AttachedFrame, Keyframe, common_rows
 from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
-from stream_recon.app.slam.online.resectioning import combined_pose, refine_attached_pose
+from stream_recon.app.slam.online.resectioning import combined_pose
 from tests.app.slam.room import pose
 
 FloatArray = NDArray[np.float64]
@@ -123,18 +122,6 @@ def test_drift_of_the_networks_scale_does_not_distort_the_path() -> None:
     assert found is not None
     assert np.allclose(found.T_world_camera[:, 0, 3], 0.3 * np.arange(12), rtol=0.005)
     assert np.allclose(found.log_scale, drift, atol=0.02)
-
-
-def test_attached_frames_are_refined_by_their_keyframes_points() -> None:
-    one, T, noise = keyframe(0, np.eye(4)), pose((0.1, 0.05, 0), 0.02), np.random.default_rng(0)
-    xyz = (CLOUD - T[:3, 3]) @ T[:3, :3]
-    row = np.arange(0, len(CLOUD), 2)
-    followed = TrackedPoints(row, LENS.project(xyz[row]).astype(np.float32), pose((0.12, 0.05, 0), 0.02))
-    off = pose((0.13, 0.03, 0.02), 0.03)
-    assert np.allclose(refine_attached_pose(one, followed, off, 1.0, LENS), T, atol=0.005)
-    lost = replace(followed, uv=noise.uniform((0, 0), (320, 240), (len(row), 2)).astype(np.float32))
-    few = [TrackedPoints(row[:n], followed.uv[:n], followed.T_network) for n in (0, 1, 3)]
-    assert all(refine_attached_pose(one, each, off, 1.0, LENS) is off for each in (lost, *few))
 
 
 @pytest.mark.parametrize("firm", [True, False])
