@@ -218,10 +218,10 @@ class _Evidence:
     @property
     def confirmation(self) -> str:
         """What confirms a good result."""
-        left = self.left()
-        if left > self._few:
+        if self.left() - self._stray > self._few:
             return f"two ways to find the path agree, to {self._path_difference:.1%} of its length"
-        return f"{self.frames - left:.0f} of {self.frames:.0f} frames were confirmed by points kept aside to check it"
+        confirmed = f"{self.frames - self.left():.0f} of {self.frames:.0f} frames"
+        return f"{confirmed} were confirmed by points kept aside to check it"
 
     @property
     def _path_difference(self) -> float | None:

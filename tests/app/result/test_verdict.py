@@ -178,6 +178,12 @@ def test_a_few_frames_that_could_not_be_confirmed_are_a_note() -> None:
     assert judge(refined(**few)).level == "doubtful"
 
 
+def test_a_few_frames_of_both_kinds_are_notes() -> None:
+    both = refined(fallback_segments=[*left("untied", 2), {"first": 20, "last": 21, "why": "x"}])
+    verdict = judge(both)
+    assert verdict.level == "good" and verdict.reason.startswith("56 of 60 frames were confirmed")
+
+
 def test_frames_left_to_the_network_are_counted() -> None:
     verdict = judge(refined(fallback_segments=[{"first": 0, "last": 36, "why": "x"}]))
     assert verdict.level == "doubtful" and "37 of 60 frames could not be confirmed" in verdict.reason
