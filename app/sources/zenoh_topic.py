@@ -134,7 +134,10 @@ class ZenohReader(NewestReader):
             if self._newest is not None:
                 self._changed.wait_for(lambda: self._info is not None, CAMERA_SECONDS)
                 return
-        topics = sorted(self._image_topics(domain))
+        # A client learns of topics some time after it has connected.
+        end = time.monotonic() + GRAPH_SECONDS
+        while not (topics := sorted(self._image_topics(domain))) and time.monotonic() < end:
+            time.sleep(0.1)
         listed = f"image topics there: {', '.join(topics)}" if topics else "no image topic is published there"
         raise InputError(
             f"no image arrives on {self._topic} by the zenoh router {endpoint}, ROS domain {domain}: {listed}; "
