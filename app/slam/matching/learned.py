@@ -78,7 +78,7 @@ class LearnedMatcher:
 
     def match(self, first: LearnedPoints, second: LearnedPoints) -> Matches:
         """Matches that geometry has not verified."""
-        if min(len(first.uv), len(second.uv)) < 2 or self.mutual(first, second) < self._config.min_mutual:
+        if self.mutual(first, second) < self._config.min_mutual:
             return NO_MATCHES
         data: dict[str, Any] = {}
         for number, points in enumerate((first, second)):
@@ -91,6 +91,8 @@ class LearnedMatcher:
 
     def mutual(self, first: LearnedPoints, second: LearnedPoints) -> int:
         """Number of mutual nearest neighbours."""
+        if min(len(first.uv), len(second.uv)) < 2:
+            return 0
         cosine = first.descriptors @ second.descriptors.T
         best, rows = cosine.argmax(axis=1), np.arange(len(cosine))
         is_mutual = cosine.argmax(axis=0)[best] == rows

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from stream_recon.app.slam.matching.learned import MODULE, LearnedMatcher, LearnedPairs, LearnedPoints
+from stream_recon.app.slam.matching.learned import MODULE, NO_POINTS, LearnedMatcher, LearnedPairs, LearnedPoints
 from stream_recon.configs.errors import ResourceError
 from tests.app.slam.room import FOCAL, SIZE, picture, walk
 
@@ -69,6 +69,8 @@ def test_matches_of_two_keyframes_follow_their_other_features(library: Path) -> 
     assert np.array_equal(pairs.match(0, 1), np.arange(40)[:, None] + [7, 100])
     other = LearnedPoints(points.uv, -points.descriptors, points.size)
     assert not len(matcher.match(points, other)), "nothing looks alike"
+    for ends in ((points, NO_POINTS), (NO_POINTS, points)):
+        assert matcher.mutual(*ends) == 0 and not len(matcher.match(*ends)), "one has no features"
 
 
 @pytest.mark.parametrize("fault", ["import nothing_of_this_name", "raise FileNotFoundError('no weights\\nthere')"])
