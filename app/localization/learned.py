@@ -17,6 +17,9 @@ from stream_recon.configs.errors import OutputError, ResourceError
 
 logger = logging.getLogger(__name__)
 
+_XYZ = np.zeros((0, 3))
+NONE = Correspondences(np.zeros(0, np.intp), np.zeros((0, 2)), _XYZ, _XYZ, np.zeros(0, np.intp))
+
 
 class LearnedFrames:
     """Learned features of a result's frames, from its small images, with points by its depth maps."""
@@ -38,7 +41,9 @@ class LearnedFrames:
     def matches(self, grey: NDArray[np.uint8], frames: Mapping[int, int], count: int) -> Correspondences:
         """Matches of a working image with the ``count`` most alike of frames, whose numbers are given by keyframe."""
         assert self.matcher is not None
-        image, parts = self.matcher.detect(grey), []
+        image, parts = self.matcher.detect(grey), [NONE]
+        if not len(image.uv):
+            return NONE
         alike = {row: self.matcher.mutual(image, self._frame(index)[0]) for row, index in frames.items()}
         for row in sorted(alike, key=lambda row: -alike[row])[:count]:
             found, points, spread = self._frame(frames[row])
@@ -55,7 +60,7 @@ class LearnedFrames:
             camera = self._cameras[index]
             surface = self._result.surface_of(camera)
         except (KeyError, OutputError):
-            return NO_POINTS, np.zeros((0, 3)), np.zeros((0, 3))
+            return NO_POINTS, _XYZ, _XYZ
         found = self.matcher.detect(np.asarray(cv2.cvtColor(surface.rgb, cv2.COLOR_RGB2GRAY)))
         height, width = surface.depth.shape
         column, line = found.uv.astype(np.intp).clip(0, (width - 1, height - 1)).T
