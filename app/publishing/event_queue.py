@@ -33,8 +33,6 @@ class EventQueue:
     def __init__(self) -> None:
         self.dropped_results = 0
         """Frames whose depth and image were dropped."""
-        self.dropped_frames = 0
-        """Frames that were dropped with their poses."""
         self._events: deque[FrameEvent | RevisionEvent] = deque()
         self._with_result: deque[FrameEvent] = deque()
         self._frames = 0
@@ -59,7 +57,6 @@ class EventQueue:
             self.dropped_results += 1
         while self._frames > MAX_FRAMES:
             self._forget(self._events.popleft())
-            self.dropped_frames += 1
 
     def revise(self, revision: Revision) -> None:
         """Add a revision; consecutive ones become one."""

@@ -138,6 +138,8 @@ class OnlineBackEnd:
         if is_keyframe and not self._global_ba.busy and self._apply_loop_correction(tracker) and adjusts:
             self._global_ba.start(tracker.map.active, tracker.map.camera_model, tracker.map.fixed)
         self._prefill -= 1
+        if self._prefill == 0:
+            tracker.map.refine_attached(tracker.map.keyframes)
         return items if self._prefill > 0 else items + self._output(tracker)
 
     def finish(self) -> Sequence[Item]:
@@ -193,6 +195,7 @@ class OnlineBackEnd:
             rounds = config.final_ba.rounds
             self._global_ba.start(tracker.map.active, tracker.map.camera_model, tracker.map.fixed, rounds)
             self._apply_global_ba(tracker, wait=True)
+        tracker.map.refine_attached(tracker.map.active)
         return self._output(tracker)
 
     def _apply_global_ba(self, tracker: Tracker, *, wait: bool = False) -> None:

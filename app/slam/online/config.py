@@ -35,8 +35,6 @@ class DescriptorConfig:
     """Whether keyframes are matched by descriptors. Their positions do not drift, as those that KLT follows do."""
     min_tracks: int = 60
     """Tracks of a new keyframe below which it is lost."""
-    max_pause: int = 8
-    """Keyframes without descriptor matching after failures; the number doubles with each failure."""
     unguided: int = 2
     """Preceding keyframes that a lost frame is also matched with unguided, in case its predicted pose is wrong."""
     pnp: float = 1 / 96

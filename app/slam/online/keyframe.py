@@ -12,6 +12,15 @@ from stream_recon.app.slam.online.config import DEFAULT_ONLINE, MapConfig
 NO_TRACKS = np.zeros(0, np.int64)
 
 
+@dataclass(frozen=True)
+class TrackedPoints:
+    """Points of a keyframe that were found in a frame."""
+
+    row: NDArray[np.intp]  # [P], of the keyframe's tracks
+    uv: NDArray[np.float32]  # [P, 2], positions in the frame
+    T_network: FloatArray  # [4, 4], the frame's pose in the network's world
+
+
 @dataclass(slots=True)
 class AttachedFrame:
     """Frame with a pose relative to a keyframe: the keyframe itself or one of those before the next keyframe."""
@@ -24,6 +33,8 @@ class AttachedFrame:
     """Factor of its depth when it was output; None before."""
     covariance: FloatArray | None = None
     """[6, 6], of its pose when it was tracked, see `FrameResult`; None if it was not."""
+    tracked: TrackedPoints | None = None
+    """For its pose by points that are known better later."""
 
 
 @dataclass(slots=True)
@@ -94,6 +105,8 @@ class Keyframe:
 
     def drop_tracks(self) -> None:
         """Keep poses and some loop tracks only."""
+        for frame in self.attached:
+            frame.tracked = None
         self.kept_median_depth = self.median_depth_network
         # Chosen by a hash of the ids, so that both ends of a loop keep the same tracks.
         order = np.argsort(self.loop_tracks * 2_654_435_761 % 2**32, kind="stable")

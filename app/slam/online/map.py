@@ -14,6 +14,7 @@ from stream_recon.app.slam.online.keyframe import NO_TRACKS, Keyframe
 from stream_recon.app.slam.online.keyframe_features import TrackIds, merge_tracks
 from stream_recon.app.slam.online.local_ba import BAResult
 from stream_recon.app.slam.online.loop_closure import LoopCorrection
+from stream_recon.app.slam.online.resectioning import MotionPrior, resection
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Map:
         """Add a keyframe; the oldest active one becomes inactive."""
         self.keyframes.append(new)
         if len(self.keyframes) > self._config.map.active:
+            self.refine_attached([self.keyframes[-self._config.map.active - 1]])
             self.keyframes[-self._config.map.active - 1].drop_tracks()
 
     def points(self) -> NDArray[np.float32]:
@@ -81,6 +83,21 @@ class Map:
         track = np.concatenate([keyframe.track[np.isfinite(keyframe.z)] for keyframe in active])
         xyz = np.concatenate([keyframe.points(self.camera_model)[np.isfinite(keyframe.z)] for keyframe in active])
         return np.asarray(xyz[np.unique(track, return_index=True)[1]], np.float32)
+
+    def refine_attached(self, keyframes: Sequence[Keyframe]) -> None:
+        """Estimate poses of attached frames anew, by the present points."""
+        for keyframe in keyframes:
+            around = self.keyframes[max(keyframe.number - 1, 0) : keyframe.number + 3]
+            ratio = scale_ratio(around, keyframe.log_scale, self._config)
+            for frame in keyframe.attached:
+                if frame.tracked is None:
+                    continue
+                prior = MotionPrior(keyframe.pose_of(frame), frame.tracked.T_network, ratio)
+                found = resection(keyframe, frame.tracked, prior, self.camera_model, self._config)
+                if found.good:
+                    frame.T_keyframe_frame = np.asarray(invert_pose(keyframe.T_world_camera) @ found.T_world_camera)
+                    frame.log_scale = keyframe.log_scale
+                    self.changed.add(keyframe.number)
 
     def apply_global_ba(self, adjusted: BAResult, numbers: list[int]) -> None:
         """Apply a global adjustment of keyframes ``numbers``; later keyframes follow the last one of these."""

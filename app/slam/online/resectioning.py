@@ -1,6 +1,6 @@
 """Camera resectioning: the pose of a frame from tracked points of the last keyframe and the network's motion."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import project_world
 from stream_recon.app.slam.matching.matching import track_klt
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig, ResectioningConfig
-from stream_recon.app.slam.online.keyframe import Keyframe
+from stream_recon.app.slam.online.keyframe import Keyframe, TrackedPoints
 from stream_recon.app.slam.online.keyframe_features import KeyframeImages
 
 Grey = NDArray[np.uint8]
@@ -34,22 +34,16 @@ class TrackingResult:
     """Pose of a frame and its points of the last keyframe."""
 
     T_world_camera: FloatArray  # [4, 4]
-    row: NDArray[np.intp]  # [P], the keyframe's tracks that were found in the frame
-    uv: NDArray[np.float32]  # [P, 2], their positions
+    tracked: TrackedPoints
     distance: FloatArray  # [P], reprojection errors in sigmas; inf without a pose
-    attempted: int
-    """Number of tracks that were searched."""
-    displacement: float
-    """Median image displacement since the keyframe, as a share of the longer side."""
     covariance: FloatArray | None = None
     """[6, 6], of the pose, as in `FrameResult`; None without a pose."""
-    config: ResectioningConfig = DEFAULT_ONLINE.resectioning
-
-    @property
-    def good(self) -> bool:
-        """Whether enough points agree with the pose."""
-        agreeing = int((self.distance < self.config.agreeing_px).sum())
-        return agreeing >= self.config.min_points and agreeing >= self.config.min_agreeing * len(self.row)
+    attempted: int = 0
+    """Number of tracks that were searched."""
+    displacement: float = 1.0
+    """Median image displacement since the keyframe, as a share of the longer side."""
+    good: bool = False
+    """Whether enough points agree with the pose."""
 
 
 def track_frame(
@@ -60,86 +54,71 @@ def track_frame(
     online: OnlineConfig = DEFAULT_ONLINE,
 ) -> TrackingResult:
     """Track the points of the last keyframe into a frame and estimate its pose."""
-    config = online.resectioning
-    keyframe, predicted = last.keyframe, prior.T_predicted
+    keyframe = last.keyframe
     points = keyframe.points(camera_model)
     row = np.flatnonzero(keyframe.followed & np.isfinite(points[:, 0]))
-    uv, is_tracked = track_klt(
-        last.image, image, keyframe.uv[row], project_world(camera_model, predicted, points[row]), online.matching.klt
-    )
-    attempted, row, uv = len(row), row[is_tracked], uv[is_tracked]
-    moved = np.linalg.norm(uv - keyframe.uv[row], axis=1)
+    predicted = project_world(camera_model, prior.T_predicted, points[row])
+    uv, is_tracked = track_klt(last.image, image, keyframe.uv[row], predicted, online.matching.klt)
+    tracked = TrackedPoints(row[is_tracked], uv[is_tracked], prior.T_network)
+    moved = np.linalg.norm(tracked.uv - keyframe.uv[tracked.row], axis=1)
     displacement = float(np.median(moved)) / max(image.shape) if len(moved) else 1.0
-    error = np.nan_to_num(np.linalg.norm(project_world(camera_model, predicted, points[row]) - uv, axis=1), nan=np.inf)
-    near = np.zeros(0, bool)
-    if len(error):
-        near = error < config.far_off * np.quantile(error, config.usual_quantile) + config.allowance * max(image.shape)
-    used = np.flatnonzero(near)
-    lost = TrackingResult(predicted, row, uv, np.full(len(row), np.inf), attempted, displacement, config=config)
+    result = resection(keyframe, tracked, prior, camera_model, online)
+    return replace(result, attempted=len(row), displacement=displacement)
+
+
+def resection(
+    keyframe: Keyframe,
+    tracked: TrackedPoints,
+    prior: MotionPrior,
+    camera_model: CameraModel,
+    online: OnlineConfig = DEFAULT_ONLINE,
+) -> TrackingResult:
+    """Pose of a frame, near the predicted one, by its keyframe's points and the network's motion since the keyframe."""
+    config, row, uv, predicted = online.resectioning, tracked.row, tracked.uv.astype(np.float64), prior.T_predicted
+    points = keyframe.points(camera_model)[row]
+    lost = TrackingResult(predicted, tracked, np.full(len(row), np.inf))
+    error = np.linalg.norm(project_world(camera_model, predicted, points) - uv, axis=1)
+    error = np.nan_to_num(error, nan=np.inf)
+    if not len(error):
+        return lost
+    allowance = config.allowance * camera_model.longer_side
+    used = np.flatnonzero(error < config.far_off * np.quantile(error, config.usual_quantile) + allowance)
     if len(used) < config.min_points:
         return lost
-    sigma = _sigma(keyframe, row, config.guessed_sigma * camera_model.longer_side)
-    estimate = pose_only_ba(
-        predicted, points[row[used]], uv[used].astype(np.float64), sigma[used], camera_model, config.losses
-    )
-    agrees = estimate.distances < config.agreeing_px * sigma[used]
-    if not agrees.any():
-        return lost
-    depth = float(np.median(keyframe.depths[row[used[agrees]]]))
-    T, covariance = _with_network_motion(keyframe, estimate, prior.T_network, prior.scale_ratio, depth, config)
+    sigma = np.where(np.isnan(keyframe.z[row]), config.guessed_sigma * camera_model.longer_side, 1.0)  # [P], pixels
+    estimate = pose_only_ba(predicted, points[used], uv[used], sigma[used], camera_model, config.losses)
+    T, covariance = _with_network_motion(keyframe, estimate, prior, config)
     if not np.isfinite(T).all():
         return lost
-    residuals = np.nan_to_num(project_world(camera_model, T, points[row]) - uv, nan=np.inf)
+    residuals = np.nan_to_num(project_world(camera_model, T, points) - uv, nan=np.inf)
     distance = np.linalg.norm(residuals, axis=1) / sigma
-    return TrackingResult(T, row, uv, distance, attempted, displacement, covariance, config)
+    good = (distance < config.agreeing_px).sum() >= max(config.min_points, config.min_agreeing * len(row))
+    return replace(lost, T_world_camera=T, distance=distance, covariance=covariance, good=bool(good))
 
 
 def _with_network_motion(
-    keyframe: Keyframe,
-    estimate: PoseEstimate,
-    T_network: FloatArray,
-    scale_ratio: float,
-    depth: float,
-    config: ResectioningConfig,
+    keyframe: Keyframe, estimate: PoseEstimate, prior: MotionPrior, config: ResectioningConfig
 ) -> tuple[FloatArray, FloatArray]:
     """An estimate combined with the network's motion since the keyframe, and its covariance [6, 6].
 
     Motion since the last frame would count errors of the points once more with each frame.
     """
-    information = estimate.information / config.dependent
-    if not config.has_network_motion:
-        return estimate.T_world_camera, np.asarray(np.linalg.inv(information), np.float64)
-    motion = invert_pose(keyframe.T_network) @ T_network
-    motion[:3, 3] *= scale_ratio
-    length = max(float(np.linalg.norm(motion[:3, 3])), config.min_motion * depth)
-    T = combined_pose(estimate.T_world_camera, information, keyframe.T_world_camera @ motion, length, config)
-    return T, np.asarray(np.linalg.inv(information + _prior_information(length, config)), np.float64)
-
-
-def _sigma(keyframe: Keyframe, row: NDArray[np.intp], guessed_px: float) -> FloatArray:
-    """Standard deviations [P] of tracks in pixels; ``guessed_px`` for points with only the network's depth."""
-    return np.where(np.isnan(keyframe.z[row]), guessed_px, 1.0)
-
-
-def _prior_information(length: float, config: ResectioningConfig) -> FloatArray:
-    """Information [6, 6] of the network's motion, of a given length."""
-    return np.diag([config.rotation_sigma**-2] * 3 + [(config.translation_sigma * length) ** -2] * 3)
+    T, information = estimate.T_world_camera, estimate.information / config.dependent
+    if config.has_network_motion:
+        motion = invert_pose(keyframe.T_network) @ prior.T_network
+        motion[:3, 3] *= prior.scale_ratio
+        length = max(float(np.linalg.norm(motion[:3, 3])), config.min_motion * keyframe.median_depth)
+        added = np.diag([config.rotation_sigma**-2] * 3 + [(config.translation_sigma * length) ** -2] * 3)
+        T, information = combined_pose(T, information, keyframe.T_world_camera @ motion, added), information + added
+    return T, np.asarray(np.linalg.inv(information), np.float64)
 
 
 def combined_pose(
-    T: FloatArray,
-    information: FloatArray,
-    prior: FloatArray,
-    length: float,
-    config: ResectioningConfig = DEFAULT_ONLINE.resectioning,
+    T: FloatArray, information: FloatArray, other: FloatArray, other_information: FloatArray
 ) -> FloatArray:
-    """Mean of a pose and a prior pose, weighted by their information; that of ``T`` [6, 6] is as in `PoseEstimate`.
-
-    ``length``: of the motion that the prior's translation sigma is relative to.
-    """
-    prior_information = _prior_information(length, config)
-    difference = np.concatenate([so3.log(T[:3, :3].T @ prior[:3, :3]), prior[:3, 3] - T[:3, 3]])
-    step = np.linalg.solve(information + prior_information, prior_information @ difference)
+    """Mean [4, 4] of two poses, weighted by their information [6, 6], which is as in `PoseEstimate`."""
+    difference = np.concatenate([so3.log(T[:3, :3].T @ other[:3, :3]), other[:3, 3] - T[:3, 3]])
+    step = np.linalg.solve(information + other_information, other_information @ difference)
     out = np.eye(4)
     out[:3, :3] = T[:3, :3] @ so3.exp(step[:3])
     out[:3, 3] = T[:3, 3] + step[3:]

@@ -83,8 +83,6 @@ class Tracker:
         self._continues = T_world_camera is not None
         """The scale comes from an earlier map."""
         self._sharpness: deque[float] = deque(maxlen=config.tracker.sharpness_window)
-        self._failed = self._paused = 0
-        """Recent failures of descriptor matching, and keyframes until it is tried again."""
 
     def resume(self, T_network: FloatArray, focal: float) -> None:
         """The initial pose is that of the frame before the first, with ``T_network`` in the network's world.
@@ -175,15 +173,16 @@ class Tracker:
         T = tracking.T_world_camera if tracking.good else prior.T_predicted
         config = self._config.tracker
         near = tracking.good and tracking.displacement < config.keyframe_step
-        if near and len(tracking.row) >= config.min_tracked * tracking.attempted:
-            return self._attach(result.index, T, tracking.covariance)
+        if near and len(tracking.distance) >= config.min_tracked * tracking.attempted:
+            return self._attach(result.index, T, tracking)
         return self._insert(result, image, T, tracking)
 
-    def _attach(self, index: int, T: FloatArray, covariance: FloatArray | None = None) -> FloatArray:
+    def _attach(self, index: int, T: FloatArray, tracking: TrackingResult | None = None) -> FloatArray:
         """Attach a frame with pose ``T`` to the last keyframe."""
         last = self.map.keyframes[-1]
         relative = np.asarray(invert_pose(last.T_world_camera) @ T)
-        last.attached.append(AttachedFrame(index, relative, last.log_scale, None, covariance))
+        found = (None, None) if tracking is None else (tracking.covariance, tracking.tracked)
+        last.attached.append(AttachedFrame(index, relative, last.log_scale, None, *found))
         return T
 
     def _insert(self, result: FrameResult, image: Grey, T: FloatArray, tracking: TrackingResult | None) -> FloatArray:
@@ -231,23 +230,18 @@ class Tracker:
         last, keyframe = self.map.keyframes[-1], new.keyframe
         keyframe.attached[0].covariance = tracking.covariance
         kept = tracking.distance < 2 * self._config.resectioning.agreeing_px
-        row, uv = tracking.row[kept], tracking.uv[kept]
+        row, uv = tracking.tracked.row[kept], tracking.tracked.uv[kept]
         keyframe.add_tracks(last.track[row], uv, new.reader.sample(uv))
         keyframe.displacement = tracking.displacement
 
     def _match_lost(self, new: KeyframeImages) -> None:
         """Match a keyframe with few tracks by descriptors, and set its pose by PnP."""
-        if self._paused:
-            self._paused -= 1
-            return
         match_keyframes(new, self._recent, self.map.camera_model, self.map.track_ids, is_lost=True)
         pose = pose_from_tracks(
             new.keyframe, [images.keyframe for images in self._recent], self.map.camera_model, self._config.descriptors
         )
         if pose is not None:
             new.keyframe.T_world_camera = pose
-        self._failed = self._failed + 1 if pose is None else 0
-        self._paused = min(2 ** max(self._failed - 1, 0), self._config.descriptors.max_pause) - 1
 
     def _adjust(self) -> None:
         config = self._config.local_ba

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import is_rigid
 from stream_recon.app.core.types import FrameResult, FrameRevision, PreparedFrame, Revision
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.slam.online import tracker
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
 from stream_recon.app.slam.online.config import (
     DescriptorConfig,
@@ -22,7 +20,6 @@ from stream_recon.app.slam.online.config import (
     OnlineConfig,
 )
 from stream_recon.app.slam.online.keyframe import common_rows
-from stream_recon.app.slam.online.keyframe_features import KeyframeImages
 from stream_recon.app.slam.online.map import MapState
 from stream_recon.app.slam.online.process import ProcessBackEnd
 from stream_recon.app.sources.preprocess import grey_image
@@ -233,22 +230,3 @@ def test_its_status_line_has_the_figures(wandering: tuple[Video, Heard]) -> None
     Heard(wandering[0], back_end)
     assert "tracks, error" in back_end.status_line
     assert len(back_end.sparse.points) > 50 and np.isfinite(back_end.sparse.points).all()
-
-
-def test_descriptors_are_matched_less_often_after_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    truth = walk(60)[:16]
-    video = Video(truth, truth)
-    random = np.random.default_rng(0)
-    video.pictures = [random.integers(0, 255, rgb.shape, np.uint8) for rgb in video.pictures]
-    asked, match_keyframes = [], tracker.match_keyframes
-
-    def noted(new: KeyframeImages, *given: Any, is_lost: bool = False) -> None:
-        if is_lost:
-            asked.append(new.keyframe.number)
-        match_keyframes(new, *given, is_lost=is_lost)
-
-    monkeypatch.setattr(tracker, "match_keyframes", noted)
-    back_end = OnlineBackEnd(prefill=1)
-    Heard(video, back_end)
-    assert back_end.figures["keyframes"] == 16
-    assert asked == [1, 2, 4, 8]

@@ -10,8 +10,9 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.slam.ba.robust_ba import SolveOptions
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, KNOWN_POSES, MapConfig
-from stream_recon.app.slam.online.keyframe import NO_TRACKS, AttachedFrame, Keyframe, common_rows
+from stream_recon.app.slam.online.keyframe import NO_TRACKS, AttachedFrame, Keyframe, TrackedPoints, common_rows
 from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
+from stream_recon.app.slam.online.map import Map
 from stream_recon.app.slam.online.resectioning import combined_pose
 from tests.app.slam.room import pose
 
@@ -124,10 +125,28 @@ def test_drift_of_the_networks_scale_does_not_distort_the_path() -> None:
     assert np.allclose(found.log_scale, drift, atol=0.02)
 
 
+def test_attached_frames_are_refined_by_their_keyframes_points() -> None:
+    T, off, noise = pose((0.1, 0.05, 0), 0.02), pose((0.13, 0.03, 0.02), 0.03), np.random.default_rng(0)
+    xyz = (CLOUD - T[:3, 3]) @ T[:3, :3]
+    row = np.arange(0, len(CLOUD), 2)
+    uv = LENS.project(xyz[row]).astype(np.float32)
+    wrong = noise.uniform((0, 0), (320, 240), (len(row), 2)).astype(np.float32)
+    given = [TrackedPoints(row, uv, pose((0.12, 0.05, 0), 0.02)), TrackedPoints(row, wrong, T), None]
+    given += [TrackedPoints(row[:n], uv[:n], T) for n in (0, 1, 3)]
+    map_, one = Map(LENS), keyframe(0, np.eye(4))
+    map_.append(one)
+    one.attached += [AttachedFrame(k, off.copy(), 0.0, tracked=tracked) for k, tracked in enumerate(given, 1)]
+    one.set_pose(np.eye(4), np.log(2))
+    T[:3, 3], off[:3, 3] = 2 * T[:3, 3], 2 * off[:3, 3]
+    map_.refine_attached([one])
+    assert np.allclose(one.pose_of(one.attached[1]), T, atol=0.01) and map_.changed == {0}
+    assert all(np.allclose(one.pose_of(frame), off) for frame in one.attached[2:])
+
+
 @pytest.mark.parametrize("firm", [True, False])
 def test_fusion_weights_poses_by_information(firm: bool) -> None:
     T, guess = pose((0, 0, 0), 0), pose((0.1, 0, 0), 0.01)
-    found = combined_pose(T, np.eye(6) * (1e8 if firm else 1e-3), guess, 0.1)
+    found = combined_pose(T, np.eye(6) * (1e8 if firm else 1e-3), guess, np.eye(6))
     assert np.allclose(found, T if firm else guess, atol=1e-3)
 
 
