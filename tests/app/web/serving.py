@@ -52,7 +52,7 @@ if Path(source).is_dir():  # a scan
             entry = json.loads(line)
             if entry.get("end"):
                 tell(type="session.done")
-                sys.exit(0)
+                sys.exit(0 if len(lines) > 1 else 2)  # there are no frames
             index = entry["index"]
             tell(type="taken", frame=index)
             camera = dict(fx=1, fy=1, cx=1, cy=1)
