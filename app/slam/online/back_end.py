@@ -191,11 +191,12 @@ class OnlineBackEnd:
         self._loops.offer(tracker.newest, tracker.map.camera_model)
         self._apply_loop_correction(tracker, wait=True)
         config = self._config
-        if len(tracker.map.keyframes) >= config.global_ba.first_keyframes and config.final_ba.is_enabled:
-            rounds = config.final_ba.rounds
-            self._global_ba.start(tracker.map.active, tracker.map.camera_model, tracker.map.fixed, rounds)
-            self._apply_global_ba(tracker, wait=True)
-        tracker.map.refine_attached(tracker.map.active)
+        if len(tracker.map.keyframes) >= config.global_ba.first_keyframes:
+            if config.final_ba.is_enabled:
+                rounds = config.final_ba.rounds
+                self._global_ba.start(tracker.map.active, tracker.map.camera_model, tracker.map.fixed, rounds)
+                self._apply_global_ba(tracker, wait=True)
+            tracker.map.refine_attached(tracker.map.active)
         return self._output(tracker)
 
     def _apply_global_ba(self, tracker: Tracker, *, wait: bool = False) -> None:

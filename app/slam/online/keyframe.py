@@ -16,7 +16,7 @@ NO_TRACKS = np.zeros(0, np.int64)
 class TrackedPoints:
     """Points of a keyframe that were found in a frame."""
 
-    row: NDArray[np.intp]  # [P], of the keyframe's tracks
+    row: NDArray[np.intp]  # [P], rows of the keyframe's tracks
     uv: NDArray[np.float32]  # [P, 2], positions in the frame
     T_network: FloatArray  # [4, 4], the frame's pose in the network's world
 
@@ -34,7 +34,7 @@ class AttachedFrame:
     covariance: FloatArray | None = None
     """[6, 6], of its pose when it was tracked, see `FrameResult`; None if it was not."""
     tracked: TrackedPoints | None = None
-    """For its pose by points that are known better later."""
+    """Its pose is estimated from them again when they are known better."""
 
 
 @dataclass(slots=True)

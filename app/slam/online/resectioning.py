@@ -77,8 +77,7 @@ def resection(
     config, row, uv, predicted = online.resectioning, tracked.row, tracked.uv.astype(np.float64), prior.T_predicted
     points = keyframe.points(camera_model)[row]
     lost = TrackingResult(predicted, tracked, np.full(len(row), np.inf))
-    error = np.linalg.norm(project_world(camera_model, predicted, points) - uv, axis=1)
-    error = np.nan_to_num(error, nan=np.inf)
+    error = np.nan_to_num(np.linalg.norm(project_world(camera_model, predicted, points) - uv, axis=1), nan=np.inf)
     if not len(error):
         return lost
     allowance = config.allowance * camera_model.longer_side
